@@ -1,0 +1,65 @@
+"""Everything this package raises on purpose, under one root.
+
+A message names the thing, its value, the bound it broke and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpardaError(Exception):
+    """Root of every error raised on purpose."""
+
+
+class ConfigError(SpardaError, ValueError):
+    """The caller asked for something that cannot work."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that no registry, profile or shape table knows; carries the nearest known ones."""
+
+    def __init__(self, *, what: str, name: str, known: Iterable[str]) -> None:
+        self.what, self.name, self.known = what, name, tuple(sorted(known))
+        near = difflib.get_close_matches(name, self.known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        super().__init__(f"{what}={name!r} is unknown; {hint}known: {', '.join(self.known) or 'none'}")
+
+
+class CombinationError(ConfigError):
+    """A selector and a runtime that cannot work together; names the nearest workable choice."""
+
+    def __init__(self, *, selector: str, runtime: str, reason: str, nearest: str) -> None:
+        self.selector, self.runtime, self.reason, self.nearest = selector, runtime, reason, nearest
+        super().__init__(
+            f"selector={selector!r} cannot run with runtime={runtime!r}: {reason}; nearest workable choice: {nearest}"
+        )
+
+
+class PlanError(ConfigError):
+    """A step plan that no executor could run."""
+
+
+class WeightsError(ConfigError):
+    """Weights that are missing, truncated or of the wrong shape."""
+
+
+class RecordingError(ConfigError):
+    """A recording (selections, facts, traces) that is malformed or does not fit the request."""
+
+
+class ProfileError(ConfigError):
+    """A hardware profile that is malformed or contradicts physics."""
+
+
+class CapacityError(SpardaError, RuntimeError):
+    """A tier that cannot hold what was asked of it."""
+
+    def __init__(self, *, tier: str, need: int, free: int, unit: str, hint: str) -> None:
+        self.tier, self.need, self.free, self.unit = tier, need, free, unit
+        super().__init__(f"tier={tier!r} needs {need} {unit} but has {free} free; {hint}")
+
+
+class RowError(SpardaError, LookupError):
+    """A row that does not exist, or was retired."""
