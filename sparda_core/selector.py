@@ -1,0 +1,95 @@
+"""Selector: which KV blocks will a layer attend to, and how early is that known?
+
+A selector has two halves. The declaration (`Selector`) is torch-free: lead, operations, work; the
+simulator needs no more. `bind` gives the other half (`BoundSelector`), which works on tensors.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from typing import TYPE_CHECKING, ClassVar
+
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Op, Phase
+from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.work import Work, WorkContext
+
+if TYPE_CHECKING:
+    import torch
+
+    from sparda_core.layer_view import LayerView
+
+
+class Granularity(enum.StrEnum):
+    """What one selected id stands for. Runtimes of today take blocks."""
+
+    BLOCK = "block"
+    TOKEN = "token"
+
+
+class Selector(abc.ABC):
+    """Declaration of a selection method; frozen, keyword-only options, no tensors.
+
+    name         registry name
+    lead         how many layers early it knows; None where any lead will do (it looks at no state)
+    granularity  what its ids stand for
+    needs        what the model must offer: "forecast" (trained Forecast projections)
+    measuring    True for a measuring stick whose own cost is not counted
+    """
+
+    name: ClassVar[str]
+    lead: int | None = 0
+    granularity: Granularity = Granularity.BLOCK
+    needs: frozenset[str] = frozenset()
+    measuring: bool = False
+
+    @abc.abstractmethod
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
+        """Kinds of the operations that select for layer `target`, in order; the last sets the selection.
+
+        `lead` is 0 for the first layers, which no layer is early enough before.
+        """
+
+    @abc.abstractmethod
+    def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        """Work of one of its own operations."""
+
+    @abc.abstractmethod
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
+        """The tensor half, fresh for one session; imports torch here and not before."""
+
+
+class BoundSelector(abc.ABC):
+    """Tensor half of a selector, with the state it keeps for the rows of one session.
+
+    Narrow hook: `scores`. Everything else has a default.
+    """
+
+    @abc.abstractmethod
+    def scores(self, view: LayerView) -> torch.Tensor:
+        """float [B, Hk, T, blocks]; larger is better, NaN and -inf rank last. Reads only."""
+
+    def run(self, kind: str, view: LayerView) -> None:
+        """Run one of the declared operations: `score` sets view.scores, `select` sets view.selection."""
+        from sparda_core.kernels.topk.choose import choose_blocks
+
+        if kind == "score":
+            view.scores = self.scores(view)
+            return
+        assert kind == "select", kind
+        if view.scores is None:
+            view.scores = self.scores(view)
+        view.selection = choose_blocks(view.scores, view.positions, view.spec)
+
+    def observe(self, view: LayerView, key: torch.Tensor) -> None:  # noqa: B027
+        """See the new tokens of layer view.layer (key [B, Hk, T, D], view.query their query), at every step."""
+
+    def row_forked(self, source: int, copy: int) -> None:  # noqa: B027
+        """Row `copy` starts as a copy of `source`."""
+
+    def row_cropped(self, row: int, tokens: int) -> None:  # noqa: B027
+        """Row `row` was cut to its first `tokens` tokens."""
+
+    def row_retired(self, row: int) -> None:  # noqa: B027
+        """Row `row` is gone."""

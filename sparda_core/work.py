@@ -1,0 +1,63 @@
+"""Work: what an operation asks of a machine, as a pure function of the operation and the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Op
+from sparda_core.shapes import BlockSpec, ModelShape
+
+
+@attrs.frozen(kw_only=True)
+class Work:
+    """What one operation asks of a machine.
+
+    flops       floating point operations, a multiply-add counted as two
+    hbm_bytes   device memory read and written
+    h2d_bytes   moved up the link, host to device
+    d2h_bytes   moved down the link
+    pieces      separate transfers that make up h2d_bytes or d2h_bytes
+    ctas        thread blocks of the grid; 0 where no kernel of ours is behind it
+    sms         SMs held for the whole operation (copy kernels)
+    launches    kernels launched
+    """
+
+    flops: float = 0.0
+    hbm_bytes: float = 0.0
+    h2d_bytes: float = 0.0
+    d2h_bytes: float = 0.0
+    pieces: int = 0
+    ctas: int = 0
+    sms: int = 0
+    launches: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class WorkContext:
+    """What work depends on besides the facts. Byte sizes are per value."""
+
+    shape: ModelShape
+    spec: BlockSpec
+    weight_bytes: float = 2.0
+    kv_bytes: float = 2.0
+    host_kv_bytes: float = 2.0
+    entry_bytes: float = 2.0
+    activation_bytes: float = 2.0
+    copy_ctas: int = 2
+    forecast: bool = False
+
+    @property
+    def block_bytes(self) -> float:
+        """K and V of one block of one KV head on the device."""
+        return 2 * self.spec.block * self.shape.head_dim * self.kv_bytes
+
+    @property
+    def host_block_bytes(self) -> float:
+        """The same in the host store: one miss, one contiguous run."""
+        return 2 * self.spec.block * self.shape.head_dim * self.host_kv_bytes
+
+
+WorkFunction = Callable[[Op, StepFacts, WorkContext], Work]
