@@ -100,12 +100,9 @@ class Runtime(abc.ABC):
         mode  "dense": every query attends to all before it; "selector": to its own selection
         """
 
+    @abc.abstractmethod
     def open(self, model: Any, *, selector: Selector, spec: BlockSpec, **options: Any) -> Session:
-        """A session of `model` under this runtime; loads torch. Options are those of `open_session`."""
-        self.check(selector, model.shape, spec)
-        from sparda_core.runtimes.session import open_session
-
-        return open_session(model, runtime=self, selector=selector, spec=spec, **options)
+        """A session of `model` under this runtime; loads torch here and not before."""
 
 
 @attrs.frozen(kw_only=True)

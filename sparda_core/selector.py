@@ -63,27 +63,15 @@ class Selector(abc.ABC):
 class BoundSelector(abc.ABC):
     """Tensor half of a selector, with the state it keeps for the rows of one session.
 
-    Narrow hook: `scores`. Everything else has a default.
+    Most methods extend `sparda_core.selectors.scored.ScoredSelector`, whose narrow hook is `scores`.
     """
 
     @abc.abstractmethod
-    def scores(self, view: LayerView) -> torch.Tensor:
-        """float [B, Hk, T, blocks]; larger is better, NaN and -inf rank last. Reads only."""
-
     def run(self, kind: str, view: LayerView) -> None:
-        """Run one of the declared operations: `score` sets view.scores, `select` sets view.selection."""
-        from sparda_core.kernels.topk.choose import choose_blocks
-
-        if kind == "score":
-            view.scores = self.scores(view)
-            return
-        assert kind == "select", kind
-        if view.scores is None:
-            view.scores = self.scores(view)
-        view.selection = choose_blocks(view.scores, view.positions, view.spec)
+        """Run one of the declared operations; the last one sets `view.selection`."""
 
     def observe(self, view: LayerView, key: torch.Tensor) -> None:  # noqa: B027
-        """See the new tokens of layer view.layer (key [B, Hk, T, D], view.query their query), at every step."""
+        """See the new tokens of layer view.layer (key [B, Hk, T, D], view.query their queries), at every step."""
 
     def row_forked(self, source: int, copy: int) -> None:  # noqa: B027
         """Row `copy` starts as a copy of `source`."""
