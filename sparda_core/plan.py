@@ -43,8 +43,7 @@ class Kind(enum.StrEnum):
     DIFF = "diff"  # selection against slots -> victims, compacted misses
     FETCH = "fetch"  # move the misses of a layer into their slots
     STAGE = "stage"  # prefill: move a layer's earlier blocks into the staging buffer
-    APPEND = "append"  # K and V of the new tokens to the device tier
-    STORE = "store"  # the same to the host store (write-through)
+    APPEND = "append"  # K and V of the new tokens to their slot and through to the host store
     ATTEND = "attend"  # block-sparse (or dense) attention
     OUTPUT = "output"  # output projection and residual
     MLP = "mlp"  # norm, gated feed-forward, residual
