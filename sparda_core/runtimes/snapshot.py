@@ -1,0 +1,64 @@
+"""RowSnapshot: one row's cache, taken out of a session so that another can continue it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RowSnapshot:
+    """State of a row after `tokens` tokens, independent of runtime and selector.
+
+    keys, values  [L, Hk, tokens, D], post-RoPE
+    queries       [L, Hq, n, D], post-RoPE queries of the prompt's first n tokens (n may be 0), for
+                  selectors that calibrate on them
+    """
+
+    tokens: int
+    keys: npt.NDArray[np.floating]
+    values: npt.NDArray[np.floating]
+    queries: npt.NDArray[np.floating]
+
+
+class PromptQueries:
+    """The first `limit` prompt queries of each row, layer by layer, for snapshots."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rows: dict[int, dict[int, list[torch.Tensor]]] = {}
+
+    def see(self, row: int, layer: int, query: torch.Tensor) -> None:
+        """Keep what is still wanted of query [1, Hq, T, D]."""
+        kept = self._rows.setdefault(row, {}).setdefault(layer, [])
+        wanted = self._limit - sum(part.shape[1] for part in kept)
+        if wanted > 0:
+            kept.append(query[0, :, :wanted].clone())
+
+    def of(self, row: int, layer: int) -> Sequence[torch.Tensor]:
+        """Parts [Hq, n, D] kept of a row's layer, in order."""
+        return self._rows.get(row, {}).get(layer, ())
+
+    def forked(self, source: int, copy: int) -> None:
+        """Row `copy` starts as a copy of `source`."""
+        if source in self._rows:
+            self._rows[copy] = {layer: list(parts) for layer, parts in self._rows[source].items()}
+
+    def cropped(self, row: int, tokens: int) -> None:
+        """Forget what lies beyond the first `tokens` tokens."""
+        for parts in self._rows.get(row, {}).values():
+            left = tokens
+            for i, part in enumerate(parts):
+                parts[i] = part[:, : max(0, left)]
+                left -= part.shape[1]
+
+    def retired(self, row: int) -> None:
+        """Forget a row."""
+        self._rows.pop(row, None)

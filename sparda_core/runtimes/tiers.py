@@ -1,0 +1,107 @@
+"""The two tiers of a session, and the life of a row across everything that keeps something for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sparda_core.kernels.gather.cpu import gather_blocks
+from sparda_core.runtimes.block_store import BlockStore
+from sparda_core.runtimes.entry_store import EntryStore
+from sparda_core.runtimes.slot_pool import SlotPool
+from sparda_core.shapes import BlockSpec, ModelShape
+
+Ints = npt.NDArray[np.int64]
+
+
+class Tiers:
+    """Device store of the resident layers; host store and slot pools of the others; entries of all.
+
+    The host store holds every token of its layers, so a pool may be emptied at any time. One rule makes
+    appending safe beside a transfer: the partly filled tail block of a row always has its slot.
+    """
+
+    def __init__(
+        self, *, shape: ModelShape, spec: BlockSpec, resident: int, slots: int, policy: str,
+        dtype: npt.DTypeLike, page_blocks: int, host_limit_bytes: int | None,
+    ) -> None:  # fmt: skip
+        self.shape, self.spec, self.resident = shape, spec, resident
+        sizes = {"kv_heads": shape.kv_heads, "block": spec.block, "head_dim": shape.head_dim, "dtype": dtype}
+        offloaded = range(resident, shape.layers)
+        self.device = BlockStore(layers=range(resident), page_blocks=page_blocks, tier="device", **sizes)
+        self.host = BlockStore(
+            layers=offloaded, page_blocks=page_blocks, limit_bytes=host_limit_bytes, tier="host", **sizes
+        )
+        self.pools = {layer: SlotPool(slots=slots, policy=policy, **sizes) for layer in offloaded}
+        self.entries = EntryStore(
+            layers=range(shape.layers), kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=dtype, spec=spec
+        )
+
+    def store(self, layer: int) -> BlockStore:
+        """Where every token of a layer is."""
+        return self.device if layer < self.resident else self.host
+
+    def add(self, row: int) -> None:
+        """Make room for an empty row."""
+        for part in (self.device, self.host, self.entries, *self.pools.values()):
+            part.add(row)
+
+    def retire(self, row: int) -> None:
+        """Give a row's memory back."""
+        for part in (self.device, self.host, self.entries, *self.pools.values()):
+            part.retire(row)
+
+    def fork(self, source: int, copy: int) -> None:
+        """Row `copy` starts as a copy of `source`; undone as a whole if memory runs out."""
+        done = []
+        try:
+            for part in (self.device, self.host, self.entries, *self.pools.values()):
+                part.fork(source, copy)
+                done.append(part)
+        except BaseException:
+            for part in done:
+                part.retire(copy)
+            raise
+
+    def crop(self, row: int, tokens: int) -> None:
+        """Keep the first `tokens` tokens."""
+        for store in (self.device, self.host):
+            store.crop(row, tokens)
+        self.entries.crop(row, tokens)
+        self.refresh(row, tokens, stale_from=tokens)
+
+    def refresh(self, row: int, tokens: int, *, stale_from: int) -> None:
+        """After tokens from `stale_from` on changed behind the pools' back: drop those blocks, slot the tail."""
+        for pool in self.pools.values():
+            pool.invalidate(row, stale_from // self.spec.block)
+        if tokens % self.spec.block:
+            for layer in self.pools:
+                self._slot_tail(layer, row, tokens // self.spec.block)
+
+    def _slot_tail(self, layer: int, row: int, block: int) -> None:
+        pool = self.pools[layer]
+        tail = np.full((1, self.shape.kv_heads, 1), block, np.int32)
+        diff = pool.diff([row], tail, np.array([-1]), 0)
+        if diff.miss_slots.size:
+            source = self.host.physical(layer, row)[diff.miss_heads, diff.miss_blocks]
+            gather_blocks(self.host.array, pool.array, source, diff.miss_slots, 0, source.size)
+            pool.mark_read(diff)
+
+    def reserve(self, lengths: Sequence[tuple[int, int]]) -> None:
+        """Pages for rows (row, tokens) to grow to; raises CapacityError before anything is written."""
+        for row, tokens in lengths:
+            self.device.reserve(row, tokens)
+            self.host.reserve(row, tokens)
+
+    def resize(self, slots: int) -> None:
+        """Change the slots of every pool; resident blocks stay while there is room."""
+        for pool in self.pools.values():
+            pool.resize(slots)
+
+    @property
+    def used_bytes(self) -> dict[str, int]:
+        """Bytes in use by tier."""
+        pools = sum(pool.array.nbytes for pool in self.pools.values())
+        return {"host": self.host.used_bytes, "device": self.device.used_bytes + pools}
