@@ -1,0 +1,79 @@
+"""Rows into snapshots, and snapshots into rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+
+from sparda_core.errors import ConfigError
+from sparda_core.kernels.append.cpu import append_tokens
+from sparda_core.plan import Phase
+from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
+from sparda_core.runtimes.tiers import Tiers
+from sparda_core.runtimes.views import make_view
+from sparda_core.selector import BoundSelector
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Given:
+    """What a snapshot has in place of a layer's projections."""
+
+    x_norm: torch.Tensor
+    q: torch.Tensor | None
+    k: torch.Tensor
+
+
+def take_snapshot(tiers: Tiers, queries: PromptQueries, row: int, tokens: int) -> RowSnapshot:
+    """Copy a row out of its tiers."""
+    keys, values, kept = [], [], []
+    for layer in range(tiers.shape.layers):
+        key, value = tiers.store(layer).read(layer, row, 0, tokens)
+        keys.append(key)
+        values.append(value)
+        parts = queries.of(row, layer)
+        empty = torch.empty(tiers.shape.q_heads, 0, tiers.shape.head_dim)
+        kept.append(torch.cat(list(parts), dim=1).numpy() if parts else empty.numpy())
+    return RowSnapshot(tokens=tokens, keys=np.stack(keys), values=np.stack(values), queries=np.stack(kept))
+
+
+def adopt_row(model: Any, tiers: Tiers, selector: BoundSelector, row: int, snapshot: RowSnapshot) -> None:
+    """Fill an empty row of `tiers` from a snapshot, and let the selector see it as a prompt."""
+    shape = tiers.shape
+    want = (shape.layers, shape.kv_heads, snapshot.tokens, shape.head_dim)
+    if snapshot.keys.shape != want or snapshot.values.shape != want:
+        raise ConfigError(f"snapshot has keys {snapshot.keys.shape}, this model needs {want}: take it from this model")
+    tiers.reserve([(row, snapshot.tokens)])
+    positions = np.arange(snapshot.tokens)[None]
+    for layer in range(shape.layers):
+        key, value = (np.ascontiguousarray(part[layer][None]) for part in (snapshot.keys, snapshot.values))
+        _observe(model, tiers, selector, layer, row, torch.from_numpy(key), torch.from_numpy(snapshot.queries[layer]))
+        store = tiers.store(layer)
+        where = store.physical_at(layer, (row,), positions)
+        append_tokens(store.array, where, positions % tiers.spec.block, key, value)
+    tiers.refresh(row, snapshot.tokens, stale_from=0)
+
+
+def _observe(
+    model: Any, tiers: Tiers, selector: BoundSelector, layer: int, row: int, key: torch.Tensor, queries: torch.Tensor
+) -> None:
+    """Show the tokens whose queries were kept, then the others, as two prompt chunks."""
+
+    def recent(_: int, start: int, stop: int) -> np.ndarray[Any, Any]:
+        return key[0, :, start:stop].numpy()
+
+    cut = min(queries.shape[1], key.shape[2])
+    for start, stop in ((0, cut), (cut, key.shape[2])):
+        if start == stop:
+            continue
+        part = key[:, :, start:stop]
+        tiers.entries.extend(layer, (row,), part.numpy(), np.array([start]), recent)
+        query = queries[None, :, start:stop] if stop == cut else None
+        given = _Given(x_norm=torch.empty(1, stop - start, tiers.shape.hidden), q=query, k=part)
+        view = make_view(
+            model, tiers, target=layer, source=layer, phase=Phase.PREFILL, rows=(row,), lengths=np.array([start]),
+            positions=torch.arange(start, stop)[None], made=given, forecast=None, appended=False,
+        )  # fmt: skip
+        selector.observe(view, part)

@@ -1,0 +1,362 @@
+"""CpuSession: rows of one model under one runtime and selector, on a CPU.
+
+The fast tier is a bounded pool, the slow tier the host store, and the copy lane a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from sparda_core.errors import ConfigError, RowError, SpardaError
+from sparda_core.facts import StepFacts
+from sparda_core.layer_view import LayerView
+from sparda_core.plan import Phase, StepPlan
+from sparda_core.runtime import Runtime, Session, StepResult
+from sparda_core.runtimes.adopt import adopt_row, take_snapshot
+from sparda_core.runtimes.copy_lane import CopyLane
+from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
+from sparda_core.runtimes.executor import Executor
+from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
+from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
+from sparda_core.runtimes.tiers import Tiers
+from sparda_core.selector import Selector
+from sparda_core.shapes import BlockSpec
+
+
+def compute_threads() -> int:
+    """Default threads of the compute lane: one core is left to the copy lane, for every runtime alike."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+class CpuSession(Session):
+    """See `Session`. Not safe for use from several threads at once."""
+
+    def __init__(
+        self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec,
+        link_bytes_per_s: float | None = None, threads: int | None = None, timeline: bool = False,
+        page_blocks: int = 64, host_limit_bytes: int | None = None, keep_queries: int = 0,
+    ) -> None:  # fmt: skip
+        """Open a session.
+
+        link_bytes_per_s  emulated speed of the link; None: as fast as this machine copies
+        threads           of the compute lane; None: all cores but one
+        timeline          record when each operation of a decode step ran
+        page_blocks       blocks per page of the stores
+        host_limit_bytes  most bytes of the host store; None: what the machine gives
+        keep_queries      prompt queries kept per row and layer for snapshots
+        """
+        _check_options(model, runtime, selector, link_bytes_per_s, threads)
+        self._model, self._runtime, self._selector = model, runtime, selector
+        self.shape, self.spec = model.shape, spec
+        self.plan: StepPlan = runtime.decode_plan(shape=self.shape, spec=spec, selector=selector)
+        self._bound = selector.bind(shape=self.shape, spec=spec)
+        self._tiers = Tiers(
+            shape=self.shape, spec=spec, resident=self.plan.resident_layers, slots=runtime.slot_count(spec),
+            policy=runtime.policy, dtype=_numpy_dtype(model.dtype), page_blocks=page_blocks,
+            host_limit_bytes=host_limit_bytes,
+        )  # fmt: skip
+        self._timeline = timeline
+        self._queries = PromptQueries(keep_queries)
+        self._lengths: dict[int, int] = {}
+        self._next_row, self._tick, self._closed = 0, 0, False
+        self._threads = _Threads(threads or compute_threads())
+        self._lane = CopyLane(link_bytes_per_s=link_bytes_per_s) if runtime.offloads else None
+        self._decode = DecodeStep(model, self._tiers, self._bound, self._lane)
+        self._prefill = PrefillChunk(model, self._tiers, self._bound, self._lane, self._queries)
+        self._executor = Executor(self.plan, self._decode.bindings(self._selector_kinds(Phase.DECODE)))
+        self._prefills: dict[str, Executor[ChunkState]] = {}
+
+    def _selector_kinds(self, phase: Phase) -> frozenset[str]:
+        lead = self._runtime.lead(self._selector)
+        return frozenset(
+            kind
+            for layer in range(self.shape.layers)
+            for step_lead in {0, lead}
+            for kind in self._selector.operations(layer, phase, step_lead)
+        )
+
+    # Observers ------------------------------------------------------------------------------------
+
+    @property
+    def on_selection(self) -> Callable[[LayerView], None] | None:
+        """Called in decode with every final selection; must not change the view."""
+        return self._decode.on_selection
+
+    @on_selection.setter
+    def on_selection(self, observer: Callable[[LayerView], None] | None) -> None:
+        self._decode.on_selection = observer
+
+    @property
+    def on_layer(self) -> Callable[[LayerView], None] | None:
+        """Called in decode before each layer attends, with a view of its own state (its own query, all keys)."""
+        return self._decode.on_layer
+
+    @on_layer.setter
+    def on_layer(self, observer: Callable[[LayerView], None] | None) -> None:
+        self._decode.on_layer = observer
+
+    # Rows -----------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Row ids, in batch order."""
+        return tuple(self._lengths)
+
+    def length(self, row: int) -> int:
+        """Tokens of a row in the cache."""
+        self._check_row(row)
+        return self._lengths[row]
+
+    def add(self) -> int:
+        """A new, empty row at the end of the batch."""
+        self._check_open()
+        row = self._next_row
+        self._tiers.add(row)
+        self._lengths[row] = 0
+        self._next_row += 1
+        return row
+
+    def retire(self, row: int) -> None:
+        """Give a row's memory back."""
+        self._check_row(row)
+        del self._lengths[row]
+        self._tiers.retire(row)
+        self._bound.row_retired(row)
+        self._queries.retired(row)
+
+    def fork(self, row: int) -> int:
+        """A copy of a row, sharing host pages until one of the two writes; at the end of the batch."""
+        self._check_row(row)
+        copy = self._next_row
+        self._tiers.fork(row, copy)
+        self._bound.row_forked(row, copy)
+        self._queries.forked(row, copy)
+        self._lengths[copy] = self._lengths[row]
+        self._next_row += 1
+        return copy
+
+    def crop(self, row: int, tokens: int) -> None:
+        """Forget everything after the first `tokens` tokens."""
+        self._check_row(row)
+        if not 0 <= tokens <= self._lengths[row]:
+            raise ConfigError(f"tokens={tokens} must be between 0 and the row's length {self._lengths[row]}")
+        self._cut(row, tokens)
+        self._queries.cropped(row, tokens)
+
+    def _cut(self, row: int, tokens: int) -> None:
+        self._lengths[row] = tokens
+        self._tiers.crop(row, tokens)
+        self._bound.row_cropped(row, tokens)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Set the batch order; `rows` must name every row once."""
+        self._check_open()
+        if sorted(rows) != sorted(self._lengths):
+            raise ConfigError(f"rows={list(rows)} must name every row once: {list(self._lengths)}")
+        self._lengths = {row: self._lengths[row] for row in rows}
+
+    def set_budget(self, budget: int) -> None:
+        """Change the budget from the next step on."""
+        self._check_open()
+        spec = self.spec.with_budget(budget)
+        self._runtime.check(self._selector, self.shape, spec)
+        if self._runtime.offloads:
+            self._tiers.resize(self._runtime.slot_count(spec))
+        self.spec = self._tiers.spec = spec
+
+    # Work -----------------------------------------------------------------------------------------
+
+    def prefill(
+        self, row: int, tokens: Sequence[int], *, mode: str = "dense", chunk: int = 512,
+        progress: Callable[[int], None] | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Append tokens to a row; logits [vocab] after the last."""
+        self._check_row(row)
+        if chunk < 1:
+            raise ConfigError(f"chunk={chunk} must be >= 1")
+        ids = self._check_tokens(tokens)
+        executor = self._prefill_executor(mode)
+        start = self._lengths[row]
+        with self._undo({row: start}), torch.inference_mode(), self._threads:
+            self._tiers.reserve([(row, start + len(tokens))])
+            for offset in range(0, len(tokens), chunk):
+                state = self._chunk(row, ids[offset : offset + chunk], start + offset)
+                executor.run(state)
+                if progress is not None:
+                    progress(min(offset + chunk, len(tokens)))
+            self._tiers.refresh(row, start + len(tokens), stale_from=start)
+        self._prefill.release()
+        self._lengths[row] = start + len(tokens)
+        assert state.logits is not None
+        return state.logits[0]
+
+    def _prefill_executor(self, mode: str) -> Executor[ChunkState]:
+        if mode not in self._prefills:
+            plan = self._runtime.prefill_plan(shape=self.shape, spec=self.spec, selector=self._selector, mode=mode)
+            kinds = self._selector_kinds(Phase.PREFILL) if mode == "selector" else frozenset()
+            self._prefills[mode] = Executor(plan, self._prefill.bindings(kinds))
+        return self._prefills[mode]
+
+    def _chunk(self, row: int, ids: torch.Tensor, offset: int) -> ChunkState:
+        positions = torch.arange(offset, offset + ids.numel())[None]
+        return ChunkState(
+            row=row, tokens=ids[None], offset=offset, positions=positions, rotation=self._model.rotation(positions)
+        )
+
+    def decode(self, tokens: Mapping[int, int]) -> StepResult:
+        """One step for the rows named; the others sit it out."""
+        for row in tokens:
+            self._check_row(row)
+        active = [row for row in self.rows if row in tokens]
+        ids = self._check_tokens([tokens[row] for row in active])
+        before = {row: self._lengths[row] for row in active}
+        with self._undo(before), torch.inference_mode(), self._threads:
+            self._tiers.reserve([(row, length + 1) for row, length in before.items()])
+            state = self._step(before, ids)
+            timeline = self._executor.run(state, record=self._timeline)
+        for row in active:
+            self._lengths[row] += 1
+        return StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
+
+    def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:
+        lengths = np.fromiter(before.values(), np.int64)
+        positions = torch.from_numpy(lengths)[:, None]
+        self._tick += 1
+        return DecodeState(
+            rows=tuple(before), tokens=ids[:, None], lengths=lengths, positions=positions,
+            opened=np.where(lengths % self.spec.block == 0, lengths // self.spec.block, -1),
+            rotation=self._model.rotation(positions), tick=self._tick,
+            counts=Counts.zeros((self.shape.layers, len(before), self.shape.kv_heads)),
+        )  # fmt: skip
+
+    def _in_batch(self, state: DecodeState) -> torch.Tensor:
+        assert state.logits is not None
+        if state.rows == self.rows:
+            return state.logits
+        logits = state.logits.new_full((len(self.rows), state.logits.shape[1]), float("nan"))
+        logits[[self.rows.index(row) for row in state.rows]] = state.logits
+        return logits
+
+    def _facts(self, state: DecodeState) -> StepFacts:
+        at = [self.rows.index(row) for row in state.rows]
+        size = (self.shape.layers, len(self.rows), self.shape.kv_heads)
+        counts = {}
+        for name in ("selected", "misses", "opened", "late", "wasted"):
+            counts[name] = np.zeros(size, np.int64)
+            counts[name][:, at] = getattr(state.counts, name)
+        active, lengths = np.zeros(len(self.rows), bool), np.zeros(len(self.rows), np.int64)
+        active[at], lengths[at] = True, state.lengths + 1
+        slots = self._runtime.slot_count(self.spec) if self._runtime.offloads else 0
+        return StepFacts(
+            new_tokens=1, budget=self.spec.budget, slots=slots, active=active, lengths=lengths, **counts
+        )  # fmt: skip
+
+    # Moving rows between sessions ------------------------------------------------------------------
+
+    def snapshot(self, row: int) -> RowSnapshot:
+        """The row's cache, to be continued in another session of the same model."""
+        self._check_row(row)
+        return take_snapshot(self._tiers, self._queries, row, self._lengths[row])
+
+    def adopt(self, snapshot: RowSnapshot) -> int:
+        """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
+        row = self.add()
+        try:
+            with torch.inference_mode():
+                adopt_row(self._model, self._tiers, self._bound, row, snapshot)
+        except BaseException:
+            self.retire(row)
+            raise
+        self._lengths[row] = snapshot.tokens
+        return row
+
+    @property
+    def used_bytes(self) -> dict[str, int]:
+        """Bytes in use by tier, "host" and "device"."""
+        return self._tiers.used_bytes
+
+    def close(self) -> None:
+        """Stop the copy lane and drop every row; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._lane is not None:
+            self._lane.close()
+        self._lengths.clear()
+        self._tiers = None  # type: ignore[assignment]
+
+    @contextlib.contextmanager
+    def _undo(self, before: Mapping[int, int]) -> Iterator[None]:
+        """Whatever interrupts the work, the rows are as they were."""
+        try:
+            yield
+        except BaseException:
+            for row, tokens in before.items():
+                self._cut(row, tokens)
+                self._tiers.refresh(row, tokens, stale_from=0)
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SpardaError("session is closed; open a new one")
+
+    def _check_row(self, row: int) -> None:
+        self._check_open()
+        if row not in self._lengths:
+            raise RowError(f"row={row!r} is not in this session; rows: {list(self._lengths)}")
+
+    def _check_tokens(self, tokens: Sequence[int]) -> torch.Tensor:
+        if not len(tokens):
+            raise ConfigError("tokens is empty; give at least one")
+        ids = torch.as_tensor(tokens, dtype=torch.int64)
+        if ids.ndim != 1 or int(ids.min()) < 0 or int(ids.max()) >= self.shape.vocab:
+            raise ConfigError(
+                f"tokens must be ids between 0 and {self.shape.vocab - 1}; got {int(ids.min())}..{int(ids.max())}"
+            )
+        return ids
+
+
+class _Threads:
+    """Compute-lane threads of torch and numba while a step runs; what was set before is put back."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads, self._before = threads, (threads, threads)
+
+    def __enter__(self) -> None:
+        self._before = (torch.get_num_threads(), numba.get_num_threads())
+        torch.set_num_threads(self._threads)
+        numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
+
+    def __exit__(self, *failure: object) -> None:
+        torch.set_num_threads(self._before[0])
+        numba.set_num_threads(self._before[1])
+
+
+def _numpy_dtype(dtype: torch.dtype) -> Any:
+    known = {torch.float32: np.float32, torch.float64: np.float64}
+    if dtype not in known:
+        raise ConfigError(f"dtype={dtype} cannot be a CPU tier; load the model in float32 (or float64)")
+    return known[dtype]
+
+
+def _check_options(
+    model: Any, runtime: Runtime, selector: Selector, link_bytes_per_s: float | None, threads: int | None
+) -> None:
+    if runtime.engine != "thread":
+        raise ConfigError(f"engine={runtime.engine!r} needs a GPU; on a CPU use engine='thread'")
+    if "forecast" in selector.needs and not model.has_forecast:
+        raise ConfigError(
+            f"selector={selector.name!r} needs Forecast weights and the model has none: "
+            "train them with `sparda train`, load them with forecast=FILE, or choose selector 'query'"
+        )
+    if link_bytes_per_s is not None and not link_bytes_per_s > 0:
+        raise ConfigError(f"link_bytes_per_s={link_bytes_per_s} must be > 0, or None for no limit")
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads={threads} must be >= 1")
