@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sparda_core.errors import ConfigError
@@ -15,6 +16,9 @@ from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
 from sparda_core.runtimes.tiers import Tiers
 from sparda_core.runtimes.views import make_view
 from sparda_core.selector import BoundSelector
+
+
+Floats = npt.NDArray[np.floating]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -46,34 +50,36 @@ def adopt_row(model: Any, tiers: Tiers, selector: BoundSelector, row: int, snaps
     if snapshot.keys.shape != want or snapshot.values.shape != want:
         raise ConfigError(f"snapshot has keys {snapshot.keys.shape}, this model needs {want}: take it from this model")
     tiers.reserve([(row, snapshot.tokens)])
-    positions = np.arange(snapshot.tokens)[None]
+    seen = min(snapshot.queries.shape[2], snapshot.tokens)
     for layer in range(shape.layers):
-        key, value = (np.ascontiguousarray(part[layer][None]) for part in (snapshot.keys, snapshot.values))
-        _observe(model, tiers, selector, layer, row, torch.from_numpy(key), torch.from_numpy(snapshot.queries[layer]))
-        store = tiers.store(layer)
-        where = store.physical_at(layer, (row,), positions)
-        append_tokens(store.array, where, positions % tiers.spec.block, key, value)
+        # As two prompt chunks: the tokens whose queries were kept, then the others.
+        for start, stop in ((0, seen), (seen, snapshot.tokens)):
+            if start < stop:
+                queries = snapshot.queries[layer, :, start:stop] if stop == seen else None
+                part = (np.ascontiguousarray(kv[layer, None, :, start:stop]) for kv in (snapshot.keys, snapshot.values))
+                _append_part(model, tiers, selector, layer, row, start, queries, *part)
     tiers.refresh(row, snapshot.tokens, stale_from=0)
 
 
-def _observe(
-    model: Any, tiers: Tiers, selector: BoundSelector, layer: int, row: int, key: torch.Tensor, queries: torch.Tensor
-) -> None:
-    """Show the tokens whose queries were kept, then the others, as two prompt chunks."""
+def _append_part(
+    model: Any, tiers: Tiers, selector: BoundSelector, layer: int, row: int, start: int,
+    queries: Floats | None, key: Floats, value: Floats,
+) -> None:  # fmt: skip
+    store, positions = tiers.store(layer), start + np.arange(key.shape[2])[None]
 
-    def recent(_: int, start: int, stop: int) -> np.ndarray[Any, Any]:
-        return key[0, :, start:stop].numpy()
+    def recent(_: int, first: int, last: int) -> Floats:
+        return store.read(layer, row, first, last)[0]
 
-    cut = min(queries.shape[1], key.shape[2])
-    for start, stop in ((0, cut), (cut, key.shape[2])):
-        if start == stop:
-            continue
-        part = key[:, :, start:stop]
-        tiers.entries.extend(layer, (row,), part.numpy(), np.array([start]), recent)
-        query = queries[None, :, start:stop] if stop == cut else None
-        given = _Given(x_norm=torch.empty(1, stop - start, tiers.shape.hidden), q=query, k=part)
-        view = make_view(
-            model, tiers, target=layer, source=layer, phase=Phase.PREFILL, rows=(row,), lengths=np.array([start]),
-            positions=torch.arange(start, stop)[None], made=given, forecast=None, appended=False,
-        )  # fmt: skip
-        selector.observe(view, part)
+    tiers.entries.extend(layer, (row,), key, np.array([start]), recent)
+    given = _Given(
+        x_norm=torch.empty(1, key.shape[2], tiers.shape.hidden),
+        q=None if queries is None else torch.from_numpy(queries[None]),
+        k=torch.from_numpy(key),
+    )
+    view = make_view(
+        model, tiers, target=layer, source=layer, phase=Phase.PREFILL, rows=(row,), lengths=np.array([start]),
+        positions=torch.from_numpy(positions), made=given, forecast=None, appended=False,
+    )  # fmt: skip
+    selector.observe(view, given.k)
+    where = store.physical_at(layer, (row,), positions)
+    append_tokens(store.array, where, positions % tiers.spec.block, key, value)

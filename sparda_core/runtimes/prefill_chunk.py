@@ -87,7 +87,7 @@ class PrefillChunk:
             return store.read(layer, row, start, stop)[0]
 
         self._tiers.entries.extend(layer, (state.row,), key.numpy(), np.array([state.offset]), recent)
-        self._queries.see(state.row, layer, state.projections.q)
+        self._queries.see(state.row, layer, state.projections.q, state.offset)
         self._selector.observe(self._view(layer, state), key)
 
     def _view(self, layer: int, state: ChunkState) -> LayerView:

@@ -148,10 +148,10 @@ class CpuSession(Session):
         if not 0 <= tokens <= self._lengths[row]:
             raise ConfigError(f"tokens={tokens} must be between 0 and the row's length {self._lengths[row]}")
         self._cut(row, tokens)
-        self._queries.cropped(row, tokens)
 
     def _cut(self, row: int, tokens: int) -> None:
         self._lengths[row] = tokens
+        self._queries.cropped(row, tokens)
         self._tiers.crop(row, tokens)
         self._bound.row_cropped(row, tokens)
 

@@ -35,12 +35,15 @@ class PromptQueries:
         self._limit = limit
         self._rows: dict[int, dict[int, list[torch.Tensor]]] = {}
 
-    def see(self, row: int, layer: int, query: torch.Tensor) -> None:
-        """Keep what is still wanted of query [1, Hq, T, D]."""
+    def see(self, row: int, layer: int, query: torch.Tensor, start: int) -> None:
+        """Keep what is still wanted of query [1, Hq, T, D], whose first token has position `start`.
+
+        Queries after a gap (tokens that were decoded, not read) are not kept.
+        """
         kept = self._rows.setdefault(row, {}).setdefault(layer, [])
-        wanted = self._limit - sum(part.shape[1] for part in kept)
-        if wanted > 0:
-            kept.append(query[0, :, :wanted].clone())
+        have = sum(part.shape[1] for part in kept)
+        if have == start and have < self._limit:
+            kept.append(query[0, :, : self._limit - have].clone())
 
     def of(self, row: int, layer: int) -> Sequence[torch.Tensor]:
         """Parts [Hq, n, D] kept of a row's layer, in order."""

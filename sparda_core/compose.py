@@ -1,0 +1,216 @@
+"""A combination in three lines: a model, a selector and a runtime in; plan, generate, measure, predict out.
+
+    model = load_model("smollm2")
+    pair = compose(model, "forecast", "offload-prefetch", spec=BlockSpec(budget=16))
+    pair.generate(model.encode("Once upon a time"), 32)
+
+Given a ModelShape in place of a model, everything but running works, and torch is never loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from sparda_core.errors import ConfigError
+from sparda_core.facts import StepFacts, steady_facts
+from sparda_core.plan import StepPlan
+from sparda_core.registry import RUNTIMES, SELECTORS
+from sparda_core.runtime import Runtime
+from sparda_core.selector import Selector
+from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.spans import Timeline
+from sparda_core.work import WorkContext
+
+if TYPE_CHECKING:
+    from sparda_core.runtimes.session import CpuSession
+    from sparda_core.runtimes.snapshot import RowSnapshot
+    from sparda_core.simulator.predict import Prediction
+    from sparda_core.simulator.profile import Profile
+
+
+@attrs.frozen(kw_only=True)
+class Generated:
+    """What `generate` made: new token ids, and the facts of every decode step."""
+
+    tokens: tuple[int, ...]
+    facts: tuple[StepFacts, ...]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Measurement:
+    """Wall-clock seconds and facts of consecutive decode steps; spans only where they were asked for."""
+
+    step_s: tuple[float, ...]
+    facts: tuple[StepFacts, ...]
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def median_step_s(self) -> float:
+        """Median seconds of a step."""
+        ordered = sorted(self.step_s)
+        half = len(ordered) // 2
+        return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Combination:
+    """A selector and a runtime, checked against each other and against the model's shape."""
+
+    model: Any
+    shape: ModelShape
+    selector: Selector
+    runtime: Runtime
+    spec: BlockSpec
+    session_options: Mapping[str, Any]
+
+    def plan(self) -> StepPlan:
+        """The plan of one decode step."""
+        return self.runtime.decode_plan(shape=self.shape, spec=self.spec, selector=self.selector)
+
+    def open(self, **options: Any) -> CpuSession:
+        """A session; options override those given to `compose`. Use it in a `with` statement."""
+        if self.model is None:
+            raise ConfigError(f"model is only a shape ({self.shape.name}); compose with a loaded model to run it")
+        session: Any = self.runtime.open(
+            self.model, selector=self.selector, spec=self.spec, **{**self.session_options, **options}
+        )
+        return session  # type: ignore[no-any-return]
+
+    def generate(
+        self, ids: Sequence[int], max_new_tokens: int, *, temperature: float = 0.0, top_p: float = 1.0,
+        seed: int = 0, stop: Collection[int] = (), mode: str = "dense",
+        on_token: Callable[[int], None] | None = None,
+    ) -> Generated:  # fmt: skip
+        """Continue a prompt; greedy at temperature 0, else nucleus sampling.
+
+        raises ConfigError where the prompt is empty or prompt and continuation exceed the model's context
+        """
+        from sparda_core.models.sampling import Sampler
+
+        _check_length(len(ids), max_new_tokens, self.shape)
+        sampler = Sampler(temperature=temperature, top_p=top_p, seed=seed)
+        tokens: list[int] = []
+        facts: list[StepFacts] = []
+        with self.open() as session:
+            row = session.add()
+            logits = session.prefill(row, ids, mode=mode)
+            while True:
+                tokens.append(sampler.choose(logits))
+                if on_token is not None:
+                    on_token(tokens[-1])
+                if len(tokens) == max_new_tokens or tokens[-1] in stop:
+                    return Generated(tokens=tuple(tokens), facts=tuple(facts))
+                result = session.decode({row: tokens[-1]})
+                logits = result.logits[0]
+                facts.append(result.facts)
+
+    def measure(
+        self, start: RowSnapshot | Sequence[int], tokens: Sequence[int], *, batch: int = 1, warmup: int = 4,
+        timeline: bool = False, progress: Callable[[int], None] | None = None,
+    ) -> Measurement:  # fmt: skip
+        """Step time of teacher-forced decoding: one of `tokens` a step, the first `warmup` steps not counted.
+
+        start  a prompt, or the snapshot of a row that has read one; `batch` rows are forked from it
+        With `timeline` every span is recorded, which costs a little: quote step times without it.
+        """
+        if warmup < 0 or len(tokens) <= warmup:
+            raise ConfigError(f"tokens has {len(tokens)} ids, which must exceed warmup={warmup}")
+        if batch < 1:
+            raise ConfigError(f"batch={batch} must be >= 1")
+        step_s, facts, timelines = [], [], []
+        with self.open(timeline=timeline) as session:
+            _fill(session, start, batch)
+            for i, token in enumerate(tokens):
+                began = time.perf_counter()
+                result = session.decode(dict.fromkeys(session.rows, token))
+                took_s = time.perf_counter() - began
+                if i >= warmup:
+                    step_s.append(took_s)
+                    facts.append(result.facts)
+                    timelines += [result.timeline] if result.timeline is not None else []
+                if progress is not None:
+                    progress(i + 1)
+        return Measurement(step_s=tuple(step_s), facts=tuple(facts), timelines=tuple(timelines))
+
+    def predict(
+        self, profile: Profile | str, *, facts: StepFacts | Sequence[StepFacts] | None = None, batch: int | None = None,
+        context: int | None = None, churn: float | None = None, value_bytes: float | None = None,
+    ) -> Prediction:  # fmt: skip
+        """Step time on a machine that need not be here.
+
+        Give recorded `facts` (of one step or several), or all of batch, context and churn.
+        value_bytes  bytes per weight, key and value; None: 4 on a CPU profile, else 2
+        """
+        from sparda_core.simulator.predict import predict
+        from sparda_core.simulator.profile import load_profile
+
+        loaded = load_profile(profile) if isinstance(profile, str) else profile
+        plan = self.plan()
+        if facts is None:
+            facts = self._steady(plan, batch, context, churn)
+        size = value_bytes or (4.0 if loaded.is_cpu else 2.0)
+        context_of = WorkContext(
+            shape=self.shape, spec=self.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
+            activation_bytes=size, forecast="forecast" in self.selector.needs,
+        )  # fmt: skip
+        return predict(plan, facts, context=context_of, selector=self.selector, profile=loaded)
+
+    def _steady(self, plan: StepPlan, batch: int | None, context: int | None, churn: float | None) -> StepFacts:
+        if batch is None or context is None or churn is None:
+            raise ConfigError(
+                f"batch={batch}, context={context}, churn={churn}: give all three, or facts of recorded steps"
+            )
+        return steady_facts(
+            shape=self.shape, spec=self.spec, batch=batch, context=context, churn=churn,
+            resident_layers=plan.resident_layers, slots=self.runtime.slot_count(self.spec),
+        )  # fmt: skip
+
+
+def compose(
+    model: Any, selector: str | Selector = "forecast", runtime: str | Runtime = "offload-prefetch", *,
+    spec: BlockSpec | None = None, selector_options: Mapping[str, Any] | None = None,
+    runtime_options: Mapping[str, Any] | None = None, **session_options: Any,
+) -> Combination:  # fmt: skip
+    """Put a model (or a ModelShape), a selector and a runtime together.
+
+    selector, runtime  registered names, or objects; options go to the factories of named ones
+    spec               None: the default BlockSpec
+    session_options    those of CpuSession: link_bytes_per_s, threads, page_blocks, ...
+    raises             UnknownNameError, CombinationError, ConfigError, before anything is allocated
+    """
+    shape = model if isinstance(model, ModelShape) else model.shape
+    chosen = SELECTORS.make(selector, **(selector_options or {})) if isinstance(selector, str) else selector
+    where = RUNTIMES.make(runtime, **(runtime_options or {})) if isinstance(runtime, str) else runtime
+    cut = BlockSpec() if spec is None else spec
+    where.check(chosen, shape, cut)
+    return Combination(
+        model=None if model is shape else model, shape=shape, selector=chosen, runtime=where, spec=cut,
+        session_options=dict(session_options),
+    )  # fmt: skip
+
+
+def _fill(session: CpuSession, start: Any, batch: int) -> None:
+    if isinstance(start, Sequence):
+        row = session.add()
+        session.prefill(row, start)
+    else:
+        row = session.adopt(start)
+    for _ in range(batch - 1):
+        session.fork(row)
+
+
+def _check_length(prompt: int, new: int, shape: ModelShape) -> None:
+    if not prompt:
+        raise ConfigError("prompt is empty; give at least one token")
+    if new < 1 or not math.isfinite(new):
+        raise ConfigError(f"max_new_tokens={new} must be >= 1")
+    if prompt + new > shape.context:
+        raise ConfigError(
+            f"prompt of {prompt} tokens + max_new_tokens={new} exceeds the model's context of {shape.context}: "
+            "shorten one of them (--max-tokens cuts a text)"
+        )

@@ -1,0 +1,29 @@
+"""Next token from logits: greedy, or nucleus sampling with a generator of its own."""
+
+from __future__ import annotations
+
+import torch
+
+from sparda_core.errors import ConfigError
+
+
+class Sampler:
+    """Stateful only in its random stream: one seed, one sequence of choices."""
+
+    def __init__(self, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> None:
+        """temperature 0 is greedy (ties to the lower id); top_p keeps the smallest set of that probability."""
+        if not temperature >= 0:
+            raise ConfigError(f"temperature={temperature} must be >= 0")
+        if not 0 < top_p <= 1:
+            raise ConfigError(f"top_p={top_p} must be in (0, 1]")
+        self._temperature, self._top_p = temperature, top_p
+        self._stream = torch.Generator().manual_seed(seed)
+
+    def choose(self, logits: torch.Tensor) -> int:
+        """One id from logits [vocab]."""
+        if self._temperature == 0:
+            # argmax alone does not say which of equal logits it takes.
+            return int((logits == logits.max()).nonzero()[0])
+        chances, ids = torch.softmax(logits.double() / self._temperature, 0).sort(descending=True, stable=True)
+        kept = chances.cumsum(0) - chances < self._top_p
+        return int(ids[torch.multinomial(chances * kept, 1, generator=self._stream)])
