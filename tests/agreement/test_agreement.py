@@ -1,0 +1,188 @@
+"""Every runtime, driven with the same random operations, answers as the dense model does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from sparda_core.compose import compose
+from sparda_core.models.tiny import tiny_model
+from sparda_core.shapes import BlockSpec, ModelShape
+from tests.agreement.dense_model import DenseRow
+
+SHAPE = ModelShape(
+    name="agreement", layers=4, hidden=24, ffn=32, q_heads=6, kv_heads=2, head_dim=4, vocab=23, context=4096
+)
+SPEC = BlockSpec(block=8, window=4, stride=2, sink=1, local=1, budget=5)
+RUNTIMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "resident": ("resident", {}),
+    "sync": ("offload-sync", {}),
+    "sync-lru": ("offload-sync", {"policy": "lru", "slots": 8}),
+    "prefetch": ("offload-prefetch", {}),
+    "prefetch-lru": ("offload-prefetch", {"policy": "lru", "slots": 9}),
+    "prefetch-resident-2": ("offload-prefetch", {"resident_layers": 2}),
+}
+#: Selector -> the runtimes that it fits with.
+SELECTORS = {
+    "forecast": tuple(RUNTIMES),
+    "random": tuple(RUNTIMES),
+    "window": tuple(RUNTIMES),
+    "infinigen": tuple(RUNTIMES),
+    "query": ("resident", "sync", "sync-lru"),
+    "oracle": ("resident", "sync", "sync-lru"),
+}
+MOST_ROWS = 4
+
+
+class _Machine(RuleBasedStateMachine):
+    """Drives one session per runtime, and a DenseRow per row."""
+
+    selector = "forecast"
+
+    @initialize(seed=st.integers(0, 3))
+    def open(self, seed: int) -> None:
+        self.model = tiny_model(SHAPE, seed=seed, dtype=torch.float64, forecast=True)
+        self.sessions, self.chosen = {}, {}
+        for name in SELECTORS[self.selector]:
+            runtime, options = RUNTIMES[name]
+            pair = compose(self.model, self.selector, runtime, spec=SPEC, runtime_options=options, page_blocks=2)
+            session = self.sessions[name] = pair.open()
+            self.chosen[name] = {}
+            session.on_selection = lambda view, name=name: self.chosen[name].__setitem__(view.layer, view.selection)
+        self.dense: dict[int, DenseRow] = {}
+
+    def each(self, call: Any) -> Any:
+        outcomes = {name: call(session) for name, session in self.sessions.items()}
+        return outcomes
+
+    def agreed(self, outcomes: dict[str, Any]) -> Any:
+        first = next(iter(outcomes.values()))
+        assert all(outcome == first for outcome in outcomes.values()), outcomes
+        return first
+
+    def row(self, pick: int) -> int:
+        return list(self.dense)[pick % len(self.dense)]
+
+    @precondition(lambda self: len(self.dense) < MOST_ROWS)
+    @rule()
+    def add(self) -> None:
+        self.dense[self.agreed(self.each(lambda session: session.add()))] = DenseRow(self.model, SPEC.block)
+
+    @precondition(lambda self: self.dense)
+    @rule(pick=st.integers(0, 9), tokens=st.lists(st.integers(0, 22), min_size=1, max_size=45), chunk=st.integers(1, 50))
+    def prefill(self, pick: int, tokens: list[int], chunk: int) -> None:
+        row = self.row(pick)
+        want = self.dense[row].append(tokens, [None] * SHAPE.layers)
+        for name, logits in self.each(lambda session: session.prefill(row, tokens, chunk=chunk)).items():
+            torch.testing.assert_close(logits, want, msg=lambda text, name=name: f"{name}: {text}")
+
+    @precondition(lambda self: self.dense)
+    @rule(data=st.data(), steps=st.integers(1, 10))
+    def decode(self, data: st.DataObject, steps: int) -> None:
+        active = data.draw(st.lists(st.sampled_from(list(self.dense)), min_size=1, unique=True))
+        for _ in range(steps):
+            tokens = {row: data.draw(st.integers(0, 22)) for row in active}
+            results = self.each(lambda session, tokens=tokens: session.decode(tokens))
+            self.check_selections()
+            for name, result in results.items():
+                self.check_logits(name, result.logits, tokens)
+                self.check_counts(name, result.facts)
+
+    def check_selections(self) -> None:
+        first = next(iter(self.chosen.values()))
+        for name, chosen in self.chosen.items():
+            for layer in range(SHAPE.layers):
+                assert torch.equal(chosen[layer], first[layer]), f"{name}: layer {layer}"
+
+    def check_logits(self, name: str, logits: torch.Tensor, tokens: dict[int, int]) -> None:
+        last = name == next(reversed(self.sessions))
+        order = [row for row in self.dense if row in tokens]
+        for at, row in enumerate(self.dense):
+            if row not in tokens:
+                assert torch.isnan(logits[at]).all(), f"{name}: row {row} sat the step out"
+                continue
+            dense = self.dense[row] if last else self.dense[row].fork()
+            chosen = [self.chosen[name][layer][order.index(row), :, 0] for layer in range(SHAPE.layers)]
+            want = dense.append([tokens[row]], chosen)
+            torch.testing.assert_close(logits[at], want, msg=lambda text: f"{name}: {text}")
+
+    def check_counts(self, name: str, facts: Any) -> None:
+        assert facts.lengths.tolist() == [
+            self.sessions[name].length(row) if facts.active[i] else 0 for i, row in enumerate(self.dense)
+        ]
+        assert np.array_equal(facts.hits + facts.misses, facts.selected)
+        resident = self.sessions[name].plan.resident_layers
+        assert not facts.misses[:resident].any()
+        assert not facts.wasted.any(), "a selected block is always attended to in the step that moved it"
+
+    @precondition(lambda self: self.dense and len(self.dense) < MOST_ROWS)
+    @rule(pick=st.integers(0, 9))
+    def fork(self, pick: int) -> None:
+        row = self.row(pick)
+        self.dense[self.agreed(self.each(lambda session: session.fork(row)))] = self.dense[row].fork()
+
+    @precondition(lambda self: self.dense)
+    @rule(pick=st.integers(0, 9), share=st.floats(0, 1))
+    def crop(self, pick: int, share: float) -> None:
+        row = self.row(pick)
+        tokens = int(self.dense[row].tokens * share)
+        self.each(lambda session: session.crop(row, tokens))
+        self.dense[row].crop(tokens)
+
+    @precondition(lambda self: self.dense)
+    @rule(pick=st.integers(0, 9))
+    def retire(self, pick: int) -> None:
+        row = self.row(pick)
+        self.each(lambda session: session.retire(row))
+        del self.dense[row]
+
+    @precondition(lambda self: len(self.dense) > 1)
+    @rule(data=st.data())
+    def reorder(self, data: st.DataObject) -> None:
+        order = data.draw(st.permutations(list(self.dense)))
+        self.each(lambda session: session.reorder(order))
+        self.dense = {row: self.dense[row] for row in order}
+
+    @rule(budget=st.integers(SPEC.forced, 8))
+    def set_budget(self, budget: int) -> None:
+        self.each(lambda session: session.set_budget(budget))
+
+    @invariant()
+    def rows_and_lengths_agree(self) -> None:
+        for session in getattr(self, "sessions", {}).values():
+            assert session.rows == tuple(self.dense)
+            assert [session.length(row) for row in session.rows] == [dense.tokens for dense in self.dense.values()]
+
+    def teardown(self) -> None:
+        for session in getattr(self, "sessions", {}).values():
+            session.close()
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_all_runtimes_agree_with_the_dense_model(selector: str) -> None:
+    """Same selections, same logits, counts that add up, under any order of operations."""
+    machine = type(f"Machine_{selector}", (_Machine,), {"selector": selector})
+    run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=20, deadline=None))
+
+
+def test_the_machine_notices_a_dropped_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check can fail: with every wait on a transfer dropped and a slow link, some answer differs."""
+    from sparda_core.runtimes import executor
+
+    monkeypatch.setattr(executor.Executor, "_await", lambda *_: None)
+    model = tiny_model(SHAPE, seed=0, dtype=torch.float64, forecast=True)
+    spec = attrs.evolve(SPEC, budget=6)
+    answers = []
+    for runtime, link in (("resident", None), ("offload-prefetch", 2e4)):
+        with compose(model, "random", runtime, spec=spec, link_bytes_per_s=link).open() as session:
+            row = session.add()
+            session.prefill(row, [i % 23 for i in range(120)])
+            answers.append(torch.stack([session.decode({row: i}).logits[0] for i in range(8)]))
+    assert not torch.allclose(answers[0], answers[1], equal_nan=False)
