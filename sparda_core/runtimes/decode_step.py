@@ -173,7 +173,7 @@ class DecodeStep:
         if layer in state.diffs:
             pool = self._tiers.pools[layer]
             array, physical = pool.array, state.diffs[layer].physical[:, :, None]
-            pool.mark_read(state.diffs[layer])
+            pool.mark_read(physical)
         else:
             array = self._tiers.device.array
             physical = locate(self._tiers.device, layer, state.rows, chosen)

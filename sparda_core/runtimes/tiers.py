@@ -87,7 +87,7 @@ class Tiers:
         if diff.miss_slots.size:
             source = self.host.physical(layer, row)[diff.miss_heads, diff.miss_blocks]
             gather_blocks(self.host.array, pool.array, source, diff.miss_slots, 0, source.size)
-            pool.mark_read(diff)
+            pool.mark_read(diff.physical)
 
     def reserve(self, lengths: Sequence[tuple[int, int]]) -> None:
         """Pages for rows (row, tokens) to grow to; raises CapacityError before anything is written."""
