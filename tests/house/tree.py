@@ -21,7 +21,6 @@ class Import(NamedTuple):
     module: str
     line: int
     on_load: bool
-    for_types: bool
 
 
 @functools.cache
@@ -70,27 +69,23 @@ def syntax(path: Path) -> ast.Module:
 @functools.cache
 def imports(path: Path) -> tuple[Import, ...]:
     """Every import of a file. `from a.b import c` counts as a.b.c where that is a module of ours, else as a.b."""
-    return tuple(_walk(syntax(path), on_load=True, for_types=False))
+    return tuple(_walk(syntax(path), on_load=True))
 
 
-def _walk(node: ast.AST, *, on_load: bool, for_types: bool) -> list[Import]:
+def _walk(node: ast.AST, *, on_load: bool) -> list[Import]:
     found: list[Import] = []
     for child in ast.iter_child_nodes(node):
         late = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         if isinstance(child, ast.Import):
-            found += [Import(alias.name, child.lineno, on_load, for_types) for alias in child.names]
+            found += [Import(alias.name, child.lineno, on_load) for alias in child.names]
         elif isinstance(child, ast.ImportFrom):
             assert child.module is not None, f"relative import at line {child.lineno}"
-            found += [
-                Import(_target(child.module, alias.name), child.lineno, on_load, for_types) for alias in child.names
-            ]
+            found += [Import(_target(child.module, alias.name), child.lineno, on_load) for alias in child.names]
         elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for statement in child.body:
-                found += _walk(ast.Module([statement], []), on_load=False, for_types=True)
-            for statement in child.orelse:
-                found += _walk(ast.Module([statement], []), on_load=on_load, for_types=for_types)
+            found += _walk(ast.Module(child.body, []), on_load=False)
+            found += _walk(ast.Module(child.orelse, []), on_load=on_load)
         else:
-            found += _walk(child, on_load=on_load and not late, for_types=for_types)
+            found += _walk(child, on_load=on_load and not late)
     return found
 
 
