@@ -106,12 +106,12 @@ def loads(module: str) -> dict[str, tuple[str, ...]]:
     while queue:
         name, chain = queue.pop(0)
         path = modules().get(name)
-        for imported in imports(path) if path else ():
-            if not imported.on_load:
-                continue
-            if imported.module.split(".")[0] != "sparda_core":
-                reached.setdefault(imported.module.split(".")[0], chain)
-            elif imported.module not in seen:
-                seen.add(imported.module)
-                queue.append((imported.module, (*chain, imported.module)))
+        asked = [found.module for found in imports(path) if found.on_load] if path else []
+        # Python loads a.b's packages, a among them, before a.b.
+        for module_asked in (*asked, name.rpartition(".")[0]):
+            if module_asked and module_asked.split(".")[0] != "sparda_core":
+                reached.setdefault(module_asked.split(".")[0], chain)
+            elif module_asked and module_asked not in seen:
+                seen.add(module_asked)
+                queue.append((module_asked, (*chain, module_asked)))
     return reached
