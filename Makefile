@@ -23,13 +23,13 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check $(if $(IN
 # Named folders only: the root links (selectors, runtimes, simulator, kernels) would show every file twice.
 CODE := sparda_core $(wildcard tests benchmarks examples)
 
-.PHONY: help demo test quick setup lint types wheel clean distclean
+.PHONY: help demo test quick cover setup lint types wheel clean distclean
 
 help:
 	@echo "make demo    set up, then compare every selector x runtime on a real model (ARGS='--full' for 8,192 tokens)"
 	@echo "make test    set up, then ruff, mypy --strict and pytest"
 	@echo "make quick   the tests that need neither weights nor long minutes"
-	@echo "make setup | lint | types | wheel | clean | distclean"
+	@echo "make setup | lint | types | cover | wheel | clean | distclean"
 
 demo: setup
 	$(BIN)/sparda compare $(ARGS)
@@ -39,6 +39,9 @@ test: lint types
 
 quick: setup
 	$(BIN)/python -m pytest -m "not slow and not model and not gpu" $(ARGS)
+
+cover: setup
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check $(CODE)

@@ -1,4 +1,4 @@
-"""The Python on docs/extending.md is run as a reader would run it, and does what the page says."""
+"""What the documents show is run as a reader would run it, and does what the page says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,15 @@ from tests.house.tree import ROOT
 
 SHAPE = named_shape("smollm2-135m")
 SPEC = BlockSpec(budget=8)
+README_COMMANDS = re.findall(r"^\| `sparda ([a-z]+)`", (ROOT / "README.md").read_text(), re.MULTILINE)
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder on the path that holds the page's blocks, each under the file name in its first line."""
     text = (ROOT / "docs" / "extending.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = PYTHON_BLOCK.findall(text)
     names = []
     for block in blocks:
         titled = re.match(r"# (\w+)\.py", block)
@@ -62,3 +65,21 @@ def test_the_registry_of_the_page_makes_both(page: Path) -> None:
     assert module.selector.n == 3
     assert {"every-nth"} <= set(SELECTORS.names())
     assert RUNTIMES.make("polite").name == "polite"
+
+
+@pytest.mark.model
+def test_the_three_lines_of_the_readme_make_a_combination() -> None:
+    (block,) = PYTHON_BLOCK.findall((ROOT / "README.md").read_text())
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102 -- our own page
+    assert [op.kind for op in names["combination"].plan()][-1] == Kind.HEAD
+
+
+@pytest.mark.parametrize("command", README_COMMANDS)
+def test_every_command_of_the_readme_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from sparda_core.cli.main import main
+
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"sparda {command}" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_the_look_at_loaded_modules_would_see_torch() -> None:
     assert any(line.rpartition("|")[2].strip() == "json.decoder" for line in done.stderr.splitlines())
 
 
-@pytest.mark.parametrize("args", [["--help"], ["predict", "--help"], ["whatif", "--help"]], ids=" ".join)
+@pytest.mark.parametrize("args", [["--help"], ["predict", "--help"]], ids=" ".join)
 def test_asking_for_help_loads_no_torch(args: list[str]) -> None:
     done, names = loaded_by(*args)
     assert done.returncode == 0, errors(done)
