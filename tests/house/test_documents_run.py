@@ -1,0 +1,85 @@
+"""What the documents show is run as a reader would run it, and does what the page says."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sparda_core.plan import Kind
+from sparda_core.registry import RUNTIMES, SELECTORS
+from sparda_core.shapes import BlockSpec, named_shape
+from tests.house.tree import ROOT
+
+SHAPE = named_shape("smollm2-135m")
+SPEC = BlockSpec(budget=8)
+README_COMMANDS = re.findall(r"^\| `sparda ([a-z]+)`", (ROOT / "README.md").read_text(), re.MULTILINE)
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path that holds the page's blocks, each under the file name in its first line."""
+    text = (ROOT / "docs" / "extending.md").read_text()
+    blocks = PYTHON_BLOCK.findall(text)
+    names = []
+    for block in blocks:
+        titled = re.match(r"# (\w+)\.py", block)
+        names.append(titled.group(1) if titled else "register_both")
+        (tmp_path / f"{names[-1]}.py").write_text(block)
+    assert names == ["every_nth", "every_nth_tensors", "polite", "register_both"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    SELECTORS.unregister("every-nth")
+    RUNTIMES.unregister("polite")
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def load(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def test_the_selector_of_the_page_declares_itself_and_binds(page: Path) -> None:
+    selector = load("every_nth").EveryNth(n=3)
+    bound = selector.bind(shape=SHAPE, spec=SPEC)
+    assert type(bound).__name__ == "BoundEveryNth"
+
+
+def test_the_runtime_of_the_page_copies_only_after_attention(page: Path) -> None:
+    plan = load("polite").Polite().decode_plan(shape=SHAPE, spec=SPEC, selector=load("every_nth").EveryNth())
+    fetches = [op for op in plan if op.kind == Kind.FETCH]
+    assert plan.runtime == "polite"
+    assert len(fetches) == SHAPE.layers - 1
+    assert all(f"{Kind.ATTEND}/{op.source}" in op.after for op in fetches)
+
+
+def test_the_registry_of_the_page_makes_both(page: Path) -> None:
+    module = load("register_both")
+    assert module.selector.n == 3
+    assert {"every-nth"} <= set(SELECTORS.names())
+    assert RUNTIMES.make("polite").name == "polite"
+
+
+@pytest.mark.model
+def test_the_three_lines_of_the_readme_make_a_combination() -> None:
+    (block,) = PYTHON_BLOCK.findall((ROOT / "README.md").read_text())
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102 -- our own page
+    assert [op.kind for op in names["combination"].plan()][-1] == Kind.HEAD
+
+
+@pytest.mark.parametrize("command", README_COMMANDS)
+def test_every_command_of_the_readme_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from sparda_core.cli.main import main
+
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"sparda {command}" in capsys.readouterr().out
