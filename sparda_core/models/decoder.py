@@ -7,6 +7,7 @@ each is a handful of tensor operations, and the four projections are one matrix 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -51,29 +52,34 @@ class _Layer:
     down: torch.Tensor
     input_norm: torch.Tensor
     mlp_norm: torch.Tensor
-    has_next: bool
-    has_own: bool
+    has_next: bool = False
+    has_own: bool = False
 
 
-def _fuse(
-    shape: ModelShape, weights: Mapping[str, torch.Tensor], layer: int, forecast: ForecastWeights | None
-) -> _Layer:
+def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> _Layer:
     def part(name: str) -> torch.Tensor:
         return weights[layer_key(layer, name)]
 
-    q, k, v = (part(f"self_attn.{name}_proj") for name in "qkv")
-    following = forecast.following[layer] if forecast is not None and layer < shape.layers - 1 else None
-    own = forecast.own if forecast is not None and layer == 0 else None
-    rows = [q, k, *(w.to(q.device, q.dtype) for w in (following, own) if w is not None), v]
     return _Layer(
-        fused=torch.cat(rows),
+        fused=torch.cat([part(f"self_attn.{name}_proj") for name in "qkv"]),
         output=part("self_attn.o_proj").contiguous(),
         gate_up=torch.cat((part("mlp.gate_proj"), part("mlp.up_proj"))),
         down=part("mlp.down_proj").contiguous(),
         input_norm=part("input_layernorm"),
         mlp_norm=part("post_attention_layernorm"),
-        has_next=following is not None,
-        has_own=own is not None,
+    )
+
+
+def _with_rows(layer: _Layer, shape: ModelShape, extra: Mapping[str, torch.Tensor | None]) -> _Layer:
+    """The same layer with these Forecast rows between k and v, instead of any it had."""
+    kv_rows = shape.kv_heads * shape.head_dim
+    qk = layer.fused[: shape.q_heads * shape.head_dim + kv_rows]
+    rows = [w.to(qk.device, qk.dtype) for w in extra.values() if w is not None]
+    return attrs.evolve(
+        layer,
+        fused=torch.cat((qk, *rows, layer.fused[-kv_rows:])),
+        has_next=extra["next"] is not None,
+        has_own=extra["own"] is not None,
     )
 
 
@@ -94,14 +100,12 @@ class Decoder:
         """
         shape = config.shape
         check_shapes(weights, expected_shapes(shape), source=source, hint="use a complete checkpoint of this shape")
-        if forecast is not None:
-            check_forecast(forecast, shape)
-        self.config, self.shape, self.forecast = config, shape, forecast
-        self._weights = weights
+        self.config, self.shape = config, shape
+        self.forecast: ForecastWeights | None = None
         self._embed = weights[EMBED]
         self._head = weights[EMBED if shape.tied_embeddings else HEAD]
         self._norm = weights[FINAL_NORM]
-        self._layers = [_fuse(shape, weights, layer, forecast) for layer in range(shape.layers)]
+        self._layers = [_layer(weights, layer) for layer in range(shape.layers)]
         self.dtype, self.device = self._embed.dtype, self._embed.device
         self.rotary = RotaryTable(
             head_dim=shape.head_dim,
@@ -110,6 +114,8 @@ class Decoder:
             dtype=self.dtype,
             device=self.device,
         )
+        if forecast is not None:
+            self._set_forecast(forecast)
 
     @property
     def has_forecast(self) -> bool:
@@ -117,12 +123,29 @@ class Decoder:
         return self.forecast is not None
 
     def with_forecast(self, forecast: ForecastWeights | None) -> Decoder:
-        """The same model with other Forecast weights, or none; the large tensors are shared where possible."""
-        return Decoder(self.config, self._weights, forecast=forecast)
+        """The same model with other Forecast weights, or none; all else is shared with this one.
 
-    def weight(self, name: str) -> torch.Tensor:
-        """One tensor by its checkpoint name, read only."""
-        return self._weights[name]
+        raises  WeightsError if the projections do not fit the shape.
+        """
+        other = copy.copy(self)
+        other._set_forecast(forecast)  # noqa: SLF001  a copy of ourselves
+        return other
+
+    def _set_forecast(self, forecast: ForecastWeights | None) -> None:
+        if forecast is not None:
+            check_forecast(forecast, self.shape)
+        self.forecast = forecast
+        self._layers = [
+            _with_rows(
+                layer,
+                self.shape,
+                {
+                    "next": forecast.following[i] if forecast and i < self.shape.layers - 1 else None,
+                    "own": forecast.own if forecast and i == 0 else None,
+                },
+            )
+            for i, layer in enumerate(self._layers)
+        ]
 
     def rotation(self, positions_BT: torch.Tensor) -> Rotation:
         """Look up positions, int [B, T], once; `project` and `query_of` take the result in their place."""

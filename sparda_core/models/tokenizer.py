@@ -30,8 +30,12 @@ class Tokenizer:
         return list(self._inner.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, special tokens spelled out; decode(encode(text)) == text."""
+        """Give back the text of `ids`, special tokens spelled out; undoes `encode` exactly."""
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
+    def to_json(self) -> str:
+        """The content of an equivalent tokenizer.json."""
+        return str(self._inner.to_str())
 
 
 def tokenizer_from_gguf(fields: Mapping[str, Any], *, source: str) -> Tokenizer:
@@ -68,6 +72,14 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
     """Read a tokenizer.json; raises WeightsError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
-        return Tokenizer(tokenizers.Tokenizer.from_str(text))
-    except Exception as error:  # the library raises bare Exception on bad content
+    except (OSError, ValueError) as error:
         raise WeightsError(f"tokenizer={str(path)!r} cannot be read ({error}); restore the file") from error
+    return tokenizer_from_text(text, source=str(path))
+
+
+def tokenizer_from_text(text: str, *, source: str) -> Tokenizer:
+    """Build from the content of a tokenizer.json; raises WeightsError if it is malformed."""
+    try:
+        return Tokenizer(tokenizers.Tokenizer.from_str(text))
+    except Exception as error:  # the library raises nothing narrower
+        raise WeightsError(f"tokenizer={source!r} is malformed ({error}); restore the file") from error

@@ -18,7 +18,7 @@ HEAD = "lm_head.weight"
 
 
 def layer_key(layer: int, part: str) -> str:
-    """Full name of one layer's tensor, e.g. layer_key(3, "self_attn.q_proj")."""
+    """Give one tensor its full name: layer 3, part self_attn.q_proj -> model.layers.3.self_attn.q_proj.weight."""
     return f"model.layers.{layer}.{part}.weight"
 
 
