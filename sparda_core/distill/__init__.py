@@ -1,0 +1,1 @@
+"""Distilling a Forecast from a frozen model."""

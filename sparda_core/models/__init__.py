@@ -1,0 +1,1 @@
+"""Decoders with four projections, and what reads their weights."""

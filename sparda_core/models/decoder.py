@@ -1,0 +1,253 @@
+"""Our decoder: a Llama-type stack whose attention has four projections, Q, K, V and Forecast.
+
+The parts are small functions on the residual stream x [B, T, hidden]; attention itself is the
+caller's, since where K and V live is a runtime's business. They run once per layer and token, so
+each is a handful of tensor operations, and the four projections are one matrix product.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import attrs
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from sparda_core.models.config import DecoderConfig
+from sparda_core.models.forecast_weights import ForecastWeights, check_forecast
+from sparda_core.models.rotary import RotaryTable, Rotation
+from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_shapes, layer_key
+from sparda_core.shapes import ModelShape
+
+
+@attrs.frozen(eq=False)
+class Projections:
+    """What one layer derives from its input; all but x_norm and v carry rotary positions.
+
+    x_norm         [B, T, hidden]   the input after the layer's input norm
+    q              [B, Hq, T, D]
+    k, v           [B, Hk, T, D]
+    forecast_next  [B, Hk, T, D]    Forecast of layer + 1; None on the last layer or without a Forecast
+    forecast_own   [B, Hk, T, D]    Forecast of this layer; layer 0 only, else None
+    Head tensors are strided views of one product: call .contiguous() where that matters.
+    """
+
+    x_norm: torch.Tensor
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    forecast_next: torch.Tensor | None = None
+    forecast_own: torch.Tensor | None = None
+
+
+Visit = Callable[[int, Projections], None]
+
+
+@attrs.frozen(eq=False)
+class _Layer:
+    fused: torch.Tensor  # rows [q | k | forecast_next? | forecast_own? | v]: what is rotated lies together
+    output: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    input_norm: torch.Tensor
+    mlp_norm: torch.Tensor
+    has_next: bool = False
+    has_own: bool = False
+
+
+def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> _Layer:
+    def part(name: str) -> torch.Tensor:
+        return weights[layer_key(layer, name)]
+
+    return _Layer(
+        fused=torch.cat([part(f"self_attn.{name}_proj") for name in "qkv"]),
+        output=part("self_attn.o_proj").contiguous(),
+        gate_up=torch.cat((part("mlp.gate_proj"), part("mlp.up_proj"))),
+        down=part("mlp.down_proj").contiguous(),
+        input_norm=part("input_layernorm"),
+        mlp_norm=part("post_attention_layernorm"),
+    )
+
+
+def _with_rows(layer: _Layer, shape: ModelShape, extra: Mapping[str, torch.Tensor | None]) -> _Layer:
+    """The same layer with these Forecast rows between k and v, instead of any it had."""
+    kv_rows = shape.kv_heads * shape.head_dim
+    qk = layer.fused[: shape.q_heads * shape.head_dim + kv_rows]
+    rows = [w.to(qk.device, qk.dtype) for w in extra.values() if w is not None]
+    return attrs.evolve(
+        layer,
+        fused=torch.cat((qk, *rows, layer.fused[-kv_rows:])),
+        has_next=extra["next"] is not None,
+        has_own=extra["own"] is not None,
+    )
+
+
+class Decoder:
+    """Weights laid out for speed, and the parts of a layer as functions. Holds no sequence state."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        forecast: ForecastWeights | None = None,
+        source: str = "weights",
+    ) -> None:
+        """Take tensors by their checkpoint names (models/weights.py), all of one dtype and device.
+
+        raises  WeightsError listing every tensor that is missing or has the wrong shape.
+        """
+        shape = config.shape
+        check_shapes(weights, expected_shapes(shape), source=source, hint="use a complete checkpoint of this shape")
+        self.config, self.shape = config, shape
+        self.forecast: ForecastWeights | None = None
+        self._embed = weights[EMBED]
+        self._head = weights[EMBED if shape.tied_embeddings else HEAD]
+        self._norm = weights[FINAL_NORM]
+        self._layers = [_layer(weights, layer) for layer in range(shape.layers)]
+        self.dtype, self.device = self._embed.dtype, self._embed.device
+        self.rotary = RotaryTable(
+            head_dim=shape.head_dim,
+            theta=config.rope_theta,
+            length=min(shape.context, 8192) if self.device.type == "cpu" else shape.context,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        if forecast is not None:
+            self._set_forecast(forecast)
+
+    @property
+    def has_forecast(self) -> bool:
+        """Whether `project` fills forecast_next and forecast_own."""
+        return self.forecast is not None
+
+    def with_forecast(self, forecast: ForecastWeights | None) -> Decoder:
+        """The same model with other Forecast weights, or none; all else is shared with this one.
+
+        raises  WeightsError if the projections do not fit the shape.
+        """
+        other = copy.copy(self)
+        other._set_forecast(forecast)  # noqa: SLF001  a copy of ourselves
+        return other
+
+    def _set_forecast(self, forecast: ForecastWeights | None) -> None:
+        if forecast is not None:
+            check_forecast(forecast, self.shape)
+        self.forecast = forecast
+        self._layers = [
+            _with_rows(
+                layer,
+                self.shape,
+                {
+                    "next": forecast.following[i] if forecast and i < self.shape.layers - 1 else None,
+                    "own": forecast.own if forecast and i == 0 else None,
+                },
+            )
+            for i, layer in enumerate(self._layers)
+        ]
+
+    def rotation(self, positions_BT: torch.Tensor) -> Rotation:
+        """Look up positions, int [B, T], once; `project` and `query_of` take the result in their place."""
+        return self.rotary.at(positions_BT)
+
+    def embed(self, ids_BT: torch.Tensor) -> torch.Tensor:
+        """Token ids, int [B, T] -> residual stream x [B, T, hidden]."""
+        x = F.embedding(ids_BT, self._embed)
+        return x if self.config.embed_scale == 1 else x * self.config.embed_scale
+
+    def project(self, layer: int, x: torch.Tensor, positions: torch.Tensor | Rotation) -> Projections:
+        """Input norm, all projections of `layer` in one product, rotary.
+
+        x          [B, T, hidden], read only
+        positions  absolute, int [B, T], or their Rotation
+        """
+        w, shape = self._layers[layer], self.shape
+        turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions)
+        x_norm = self._rms(x, w.input_norm)
+        flat = F.linear(x_norm, w.fused)
+        heads = flat.view(*flat.shape[:2], -1, shape.head_dim)
+        rotated = heads.shape[2] - shape.kv_heads
+        turned = turn.apply(heads[:, :, :rotated]).transpose(1, 2)
+        at = shape.q_heads + shape.kv_heads
+        following = own = None
+        if w.has_next:
+            following = turned[:, at : at + shape.kv_heads]
+            at += shape.kv_heads
+        if w.has_own:
+            own = turned[:, at : at + shape.kv_heads]
+        return Projections(
+            x_norm=x_norm,
+            q=turned[:, : shape.q_heads],
+            k=turned[:, shape.q_heads : shape.q_heads + shape.kv_heads],
+            v=heads[:, :, rotated:].transpose(1, 2),
+            forecast_next=following,
+            forecast_own=own,
+        )
+
+    def query_of(self, layer: int, x_norm: torch.Tensor, positions: torch.Tensor | Rotation) -> torch.Tensor:
+        """`layer`'s own query projection and rotary on any normed input [B, T, hidden] -> q [B, Hq, T, D].
+
+        Fed with an earlier layer's x_norm this is InfiniGen's proxy query.
+        """
+        turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions)
+        flat = F.linear(x_norm, self.query_weight(layer))
+        return turn.apply(flat.view(*flat.shape[:2], -1, self.shape.head_dim)).transpose(1, 2)
+
+    def query_weight(self, layer: int) -> torch.Tensor:
+        """Query rows of `layer`, [Hq * D, hidden], a read-only view."""
+        return self._layers[layer].fused[: self.shape.q_heads * self.shape.head_dim]
+
+    def output(self, layer: int, x: torch.Tensor, attn_BHqTD: torch.Tensor) -> torch.Tensor:
+        """x + output projection of the attention result [B, Hq, T, D] -> [B, T, hidden]."""
+        return self._add(x, attn_BHqTD.transpose(1, 2).flatten(2), self._layers[layer].output)
+
+    def mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """x + gated feed-forward of the normed x -> [B, T, hidden]."""
+        w = self._layers[layer]
+        gate, up = F.linear(self._rms(x, w.mlp_norm), w.gate_up).chunk(2, dim=-1)
+        return self._add(x, F.silu(gate).mul_(up), w.down)
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        """Final norm and logits: x [..., hidden] -> [..., vocab]. Pass only the positions wanted."""
+        logits = F.linear(self._rms(x, self._norm), self._head)
+        return logits if self.config.logit_scale == 1 else logits * self.config.logit_scale
+
+    def dense_forward(self, ids_BT: torch.Tensor, *, visit: Visit | None = None, logits: str = "all") -> torch.Tensor:
+        """Plain causal forward from position 0: the reference for every sparse path.
+
+        ids_BT  int [B, T]
+        visit   called as visit(layer, projections) with each layer's tensors, before its attention
+        logits  "all" -> [B, T, vocab]; "last" -> [B, 1, vocab]; "none" -> the residual stream
+                [B, T, hidden] before the final norm
+        """
+        if logits not in ("all", "last", "none"):
+            raise ValueError(f"logits={logits!r} must be 'all', 'last' or 'none'")
+        batch, length = ids_BT.shape
+        positions_BT = torch.arange(length, device=ids_BT.device).expand(batch, length)
+        turn = self.rotation(positions_BT)
+        x = self.embed(ids_BT)
+        for layer in range(self.shape.layers):
+            p = self.project(layer, x, turn)
+            if visit is not None:
+                visit(layer, p)
+            x = self.mlp(layer, self.output(layer, x, _causal_attention(p, self.shape.group)))
+        if logits == "none":
+            return x
+        return self.head(x if logits == "all" else x[:, -1:])
+
+    def _rms(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if x.dtype in (torch.float32, torch.float64):
+            return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+        # narrow dtypes: normalise in float32, round, then scale, in the order the checkpoints were trained with
+        return F.rms_norm(x.float(), weight.shape, None, self.config.norm_eps).to(x.dtype) * weight
+
+    def _add(self, x: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        rows = x.flatten(0, 1)
+        out = torch.addmm(rows, branch.flatten(0, 1), weight.t(), alpha=self.config.residual_scale)
+        return out.view_as(x)
+
+
+def _causal_attention(p: Projections, group: int) -> torch.Tensor:
+    k, v = (t.repeat_interleave(group, dim=1) for t in (p.k, p.v))
+    return F.scaled_dot_product_attention(p.q, k, v, is_causal=True)

