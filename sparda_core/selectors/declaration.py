@@ -1,0 +1,56 @@
+"""What most declarations share: a method that scores blocks, and the one top-k of the package."""
+
+from __future__ import annotations
+
+import abc
+
+from sparda_core.errors import PlanError
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Op, Phase
+from sparda_core.selector import Selector
+from sparda_core.work import Work, WorkContext
+
+#: Kinds of a method that scores every block and keeps the best.
+SCORE, SELECT = "score", "select"
+
+
+class ScoringDeclaration(Selector):
+    """Scores, then selects, in every layer and phase. Narrow hook: `score_work`."""
+
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:  # noqa: ARG002
+        """`score`, then `select`."""
+        return (SCORE, SELECT)
+
+    def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        """Work of `score` or `select`; raises PlanError for another kind."""
+        if op.kind == SCORE:
+            return self.score_work(op, facts, context)
+        if op.kind == SELECT:
+            from sparda_core.kernels.topk.work import work
+
+            return work(op, facts, context)
+        raise unknown_kind(self, op)
+
+    @abc.abstractmethod
+    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        """Work of scoring every visible block of every active row."""
+
+
+class ListingDeclaration(Selector):
+    """Writes its selection down without scoring anything: one operation."""
+
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:  # noqa: ARG002
+        """`select` alone."""
+        return (SELECT,)
+
+    def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        """Writing the ids, 4 bytes each; raises PlanError for another kind."""
+        if op.kind != SELECT:
+            raise unknown_kind(self, op)
+        ids = facts.rows * facts.new_tokens * context.shape.kv_heads * facts.budget
+        return Work(hbm_bytes=4.0 * ids)
+
+
+def unknown_kind(selector: Selector, op: Op) -> PlanError:
+    """The error for an operation that a selector never declared."""
+    return PlanError(f"op {op.name!r} is not one of selector {selector.name!r}'s operations")

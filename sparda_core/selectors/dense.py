@@ -1,0 +1,28 @@
+"""dense: every block that holds a token. The baseline that all others are held against."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from sparda_core.selector import BoundSelector
+from sparda_core.selectors.declaration import ListingDeclaration
+from sparda_core.shapes import BlockSpec, ModelShape
+
+
+@attrs.frozen(kw_only=True)
+class Dense(ListingDeclaration):
+    """Selects every visible block, any number of layers early.
+
+    The budget must hold every block; a position beyond it is refused when it is reached.
+    """
+
+    name: ClassVar[str] = "dense"
+    lead = None
+
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+        """The tensor half; it keeps no state."""
+        from sparda_core.selectors.tensors.dense import BoundDense
+
+        return BoundDense(kv_heads=shape.kv_heads)

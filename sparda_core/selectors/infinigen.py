@@ -1,0 +1,112 @@
+"""infinigen: blocks chosen one layer early by a proxy query, without training (InfiniGen)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from sparda_core.errors import ConfigError
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Op, Phase
+from sparda_core.selector import BoundSelector
+from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration
+from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.work import Work, WorkContext
+
+#: The operation that runs the target's query projection on the source layer's input.
+PROXY = "proxy"
+#: What the proxy query is held against; see InfiniGen.
+SCORINGS = ("token", "entry-raw", "entry-softmax")
+
+
+@attrs.frozen(kw_only=True)
+class InfiniGen(ScoringDeclaration):
+    """The target's own query projection and rotary on the input of the layer before it, then one of:
+
+    token          logits with every token's key in `channels` skewed dimensions, summed over the group,
+                   max-pooled to blocks 65 wide at block 64 (the SparDA release's baseline, our default)
+    entry-raw      logits with the entries, summed over the group, max-pooled
+    entry-softmax  with the entries exactly as query-driven selection does
+
+    channels            dimensions kept of each key; None keeps all of them, unskewed
+    calibration_tokens  first prompt tokens, per row, that choose the dimensions
+
+    Both matter to `token` only. Prefill and the layers that no layer is early enough before select
+    by their own query. The skew is calibrated for every row from that row's prompt.
+    """
+
+    name: ClassVar[str] = "infinigen"
+    lead = 1
+
+    channels: int | None = attrs.field(default=32)
+    calibration_tokens: int = attrs.field(default=512)
+    scoring: str = attrs.field(default="token")
+
+    @channels.validator
+    def _some_channels(self, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ARG002
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"channels={value!r} must be an integer >= 1, or None for every dimension")
+
+    @calibration_tokens.validator
+    def _some_tokens(self, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ARG002
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"calibration_tokens={value!r} must be an integer >= 1")
+
+    @scoring.validator
+    def _known_scoring(self, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ARG002
+        if value not in SCORINGS:
+            raise ConfigError(f"scoring={value!r} is unknown; known: {', '.join(SCORINGS)}")
+
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:  # noqa: ARG002
+        """`proxy`, `score`, `select` where a layer early; else as query-driven selection."""
+        return (PROXY, SCORE, SELECT) if lead and phase is Phase.DECODE else (SCORE, SELECT)
+
+    def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        """`proxy` is one matrix product with the target's query weights."""
+        return _proxy_work(facts, context) if op.kind == PROXY else super().work(op, facts, context)
+
+    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        """Of the scoring chosen; own-query scoring where the operation runs in its own layer."""
+        if self.scoring == "entry-softmax" or op.source == op.layer:
+            from sparda_core.kernels.score_query.work import work
+
+            return work(op, facts, context)
+        if self.scoring == "entry-raw":
+            from sparda_core.kernels.score_forecast.work import work
+
+            return work(op, facts, context)
+        from sparda_core.kernels.score_proxy.work import work
+
+        return work(op, facts, context, channels=self._width(context.shape))
+
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+        """The tensor half, which keeps partial keys per row and layer; raises ConfigError for too many channels."""
+        width = self._width(shape)
+        from sparda_core.selectors.tensors.infinigen import BoundInfiniGen
+        from sparda_core.selectors.tensors.proxy_scores import make_scorer
+
+        scorer = make_scorer(
+            self.scoring, shape=shape, channels=width, lead=self.lead,
+            calibration_tokens=0 if self.channels is None else self.calibration_tokens,
+        )  # fmt: skip
+        return BoundInfiniGen(scorer)
+
+    def _width(self, shape: ModelShape) -> int:
+        width = shape.head_dim if self.channels is None else self.channels
+        if width > shape.head_dim and self.scoring == "token":
+            raise ConfigError(
+                f"channels={width} must be <= head_dim={shape.head_dim}; lower it, or give None for every dimension"
+            )
+        return width
+
+
+def _proxy_work(facts: StepFacts, context: WorkContext) -> Work:
+    shape = context.shape
+    tokens = facts.rows * facts.new_tokens
+    outputs = shape.q_heads * shape.head_dim
+    return Work(
+        flops=2.0 * tokens * shape.hidden * outputs,
+        hbm_bytes=shape.hidden * outputs * context.weight_bytes
+        + tokens * (shape.hidden + outputs) * context.activation_bytes,
+    )

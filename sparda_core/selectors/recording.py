@@ -1,0 +1,237 @@
+"""Recordings: the selections of a run, in a file that `replay` plays and studies of locality read. Torch-free.
+
+One .npz file (a zip of .npy arrays, no pickled objects), written whole or not at all:
+
+    meta        uint8, JSON: format, model, layers, kv_heads, selector, spec (every field of BlockSpec)
+    selections  int32 [steps, L, B, Hk, budget]: ascending logical blocks, -1 last
+    positions   int64 [steps, B]: absolute position of each row's query; negative where the row sat out
+    facts       uint8, JSON: one StepFacts a step, or an empty list (optional)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.facts import StepFacts
+from sparda_core.selection import NO_BLOCK, Selection
+from sparda_core.shapes import BlockSpec, ModelShape
+
+#: Raised by one whenever an older reader could misread a newer file.
+FORMAT = 1
+#: Largest recording that is read, in bytes once unpacked: 5,000 steps of the 8B shape at batch 32.
+MAX_BYTES = 4 * 2**30
+
+_ARRAYS = {"meta": ("|u1", 1), "selections": ("<i4", 5), "positions": ("<i8", 2), "facts": ("|u1", 1)}
+_same = attrs.cmp_using(eq=np.array_equal)
+
+
+@attrs.frozen(kw_only=True)
+class Recording:
+    """Lawful selections of every layer and row of some steps; raises RecordingError otherwise.
+
+    selections  int32 [steps, L, B, Hk, budget]
+    positions   int64 [steps, B]
+    facts       one a step, or none at all
+    """
+
+    model: str
+    selector: str
+    spec: BlockSpec
+    selections: Selection = attrs.field(eq=_same)
+    positions: npt.NDArray[np.int64] = attrs.field(eq=_same)
+    facts: tuple[StepFacts, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        shape = self.selections.shape
+        if self.selections.dtype != np.int32 or len(shape) != 5 or 0 in shape:
+            raise RecordingError(
+                f"selections have dtype={self.selections.dtype}, shape={shape}; "
+                "want int32 [steps, L, B, Hk, budget], nothing empty"
+            )
+        if self.positions.dtype != np.int64 or self.positions.shape != (shape[0], shape[2]):
+            raise RecordingError(
+                f"positions have dtype={self.positions.dtype}, shape={self.positions.shape}; "
+                f"want int64 [steps={shape[0]}, B={shape[2]}]"
+            )
+        if shape[-1] != self.spec.budget:
+            raise RecordingError(f"selections are {shape[-1]} wide but the spec's budget={self.spec.budget}")
+        if len(self.facts) not in (0, shape[0]):
+            raise RecordingError(f"{len(self.facts)} facts for {shape[0]} steps; want one a step, or none")
+        for step in range(shape[0]):
+            fault = _fault(self.selections[step], self.positions[step], self.spec)
+            if fault:
+                raise RecordingError(f"step {step}: selection {fault}")
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded."""
+        return int(self.selections.shape[0])
+
+    @property
+    def layers(self) -> int:
+        """Layers, L."""
+        return int(self.selections.shape[1])
+
+    @property
+    def rows(self) -> int:
+        """Rows, B."""
+        return int(self.selections.shape[2])
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads, Hk."""
+        return int(self.selections.shape[3])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; it appears whole, under its own name, or not at all."""
+        arrays = {"selections": self.selections, "positions": self.positions, "meta": _as_bytes(self._meta())}
+        if self.facts:
+            arrays["facts"] = _as_bytes([json.loads(fact.to_json()) for fact in self.facts])
+        target = Path(path)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT, "model": self.model, "layers": self.layers, "kv_heads": self.kv_heads,
+            "selector": self.selector, "spec": attrs.asdict(self.spec),
+        }  # fmt: skip
+
+
+class Recorder:
+    """Collects a run, step by step; `recording` gives what was collected."""
+
+    def __init__(self, *, shape: ModelShape, spec: BlockSpec, selector: str) -> None:
+        self._shape, self._spec, self._selector = shape, spec, selector
+        self._selections: list[Selection] = []
+        self._positions: list[npt.NDArray[np.int64]] = []
+        self._facts: list[StepFacts] = []
+
+    def add(self, positions: npt.ArrayLike, selections: npt.ArrayLike, facts: StepFacts | None = None) -> None:
+        """Add what one run of a plan selected; the arrays are copied.
+
+        positions   int [B, T], or [B] for a decode step
+        selections  int [L, B, Hk, T, width], or [L, B, Hk, width]; width <= budget, padded to it
+        facts       of a decode step; give them at every step or at none
+        A chunk of T tokens becomes T steps. Raises RecordingError for arrays that do not fit the run.
+        """
+        where = np.asarray(positions, np.int64)
+        ids = np.asarray(selections, np.int32)
+        if where.ndim == 1:
+            where, ids = where[:, None], ids[..., None, :] if ids.ndim == 4 else ids
+        rows = self._positions[0].shape[0] if self._positions else where.shape[0]
+        want = (self._shape.layers, rows, self._shape.kv_heads, where.shape[1])
+        if where.shape[0] != rows or ids.ndim != 5 or ids.shape[:4] != want or ids.shape[4] > self._spec.budget:
+            raise RecordingError(
+                f"step has selections {ids.shape} at positions {where.shape}; this recording takes "
+                f"[L={want[0]}, B={rows}, Hk={want[2]}, T, width <= {self._spec.budget}]"
+            )
+        if facts is not None and where.shape[1] != 1:
+            raise RecordingError(f"facts belong to one step, and this chunk makes {where.shape[1]}")
+        full = np.full((*ids.shape[:4], self._spec.budget), NO_BLOCK, np.int32)
+        full[..., : ids.shape[4]] = ids
+        self._selections += [full[:, :, :, t] for t in range(where.shape[1])]
+        self._positions += [where[:, t].copy() for t in range(where.shape[1])]
+        self._facts += [facts] if facts is not None else []
+
+    def recording(self) -> Recording:
+        """Everything added so far, validated; raises RecordingError where nothing was."""
+        if not self._selections:
+            raise RecordingError("nothing was recorded: add at least one step")
+        return Recording(
+            model=self._shape.name, selector=self._selector, spec=self._spec, selections=np.stack(self._selections),
+            positions=np.stack(self._positions), facts=tuple(self._facts),
+        )  # fmt: skip
+
+
+def load(path: str | os.PathLike[str]) -> Recording:
+    """Read and validate a recording; raises RecordingError for a file that is not a sound one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = _read(archive)
+        meta = json.loads(arrays["meta"].tobytes())
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            raise RecordingError(f"format={meta.get('format') if isinstance(meta, dict) else meta!r} must be {FORMAT}")
+        facts = json.loads(arrays["facts"].tobytes()) if "facts" in arrays else []
+        recording = Recording(
+            model=str(meta["model"]), selector=str(meta["selector"]), spec=BlockSpec(**meta["spec"]),
+            selections=arrays["selections"], positions=arrays["positions"],
+            facts=tuple(StepFacts.from_json(json.dumps(fact)) for fact in facts),
+        )  # fmt: skip
+        for name, value in (("layers", recording.layers), ("kv_heads", recording.kv_heads)):
+            if meta[name] != value:
+                raise RecordingError(f"meta says {name}={meta[name]!r}, the selections have {value}")
+    except OSError as wrong:
+        reason = wrong.strerror or wrong
+        raise RecordingError(f"{path}: cannot be read: {reason}; give a file made by `sparda record`") from wrong
+    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError, NotImplementedError, zlib.error) as wrong:
+        what = wrong if isinstance(wrong, ConfigError) else f"{type(wrong).__name__}: {wrong}"
+        raise RecordingError(f"{path}: not a sound recording: {what}; record it again with `sparda record`") from wrong
+    return recording
+
+
+def _read(archive: zipfile.ZipFile) -> dict[str, npt.NDArray[Any]]:
+    """Every array, none read before its size and type are known to be right."""
+    sizes = {info.filename: info.file_size for info in archive.infolist()}
+    known = {f"{name}.npy" for name in _ARRAYS}
+    if not known - {"facts.npy"} <= sizes.keys() <= known or len(sizes) != len(archive.infolist()):
+        raise RecordingError(f"holds {sorted(sizes)}; want {sorted(known)}, facts.npy may be missing")
+    if sum(sizes.values()) > MAX_BYTES:
+        raise RecordingError(f"unpacks to {sum(sizes.values())} bytes; at most {MAX_BYTES} are read")
+    return {Path(name).stem: _read_array(archive, name, size) for name, size in sizes.items()}
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> npt.NDArray[Any]:
+    dtype, axes = _ARRAYS[Path(name).stem]
+    with archive.open(name) as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise RecordingError(f"{name} is written in another .npy version than 1.0")
+        shape, fortran, found = np.lib.format.read_array_header_1_0(file)
+        count = int(np.prod(shape, dtype=object))
+        if found != np.dtype(dtype) or len(shape) != axes or fortran:
+            raise RecordingError(f"{name} is {found} {shape}; want {np.dtype(dtype)} with {axes} axes, row by row")
+        if min(shape, default=0) < 0 or count * found.itemsize + file.tell() != size:
+            raise RecordingError(f"{name} says {shape} but has {size} bytes")
+        return np.frombuffer(bytearray(file.read()), found).reshape(shape)
+
+
+def _as_bytes(value: Any) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def _fault(ids: Selection, positions: npt.NDArray[np.int64], spec: BlockSpec) -> str | None:
+    """What is unlawful in one step, ids [L, B, Hk, budget] and positions [B]; None where nothing is."""
+    current = np.where(positions < 0, -1, positions // spec.block)[None, :, None]
+    left, right = ids[..., :-1], ids[..., 1:]
+    disordered = (right != NO_BLOCK) & ((right <= left) | (left == NO_BLOCK))
+    if (ids < NO_BLOCK).any() or disordered.any():
+        return "is not ascending without repeats, -1 last"
+    if (ids.max(-1) > current).any():
+        return "holds a block after the query's own, or blocks of a row that sat out"
+    count = (ids != NO_BLOCK).sum(-1)
+    first_local = np.maximum(current - spec.local, 0)
+    for sink in range(min(spec.sink, ids.shape[-1])):
+        if ((sink < first_local) & (ids[..., sink] != sink)).any():
+            return f"lacks sink block {sink}"
+    for back in range(spec.local + 1):
+        found = np.take_along_axis(ids, np.maximum(count - 1 - back, 0)[..., None], -1)[..., 0]
+        if ((current - back >= 0) & ((found != current - back) | (count <= back))).any():
+            return f"lacks the local block {back} before the query's own"
+    return None

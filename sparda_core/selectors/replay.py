@@ -1,0 +1,48 @@
+"""replay: selections played back from a recording, so that two runs differ in nothing but what is studied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import attrs
+
+from sparda_core.errors import RecordingError
+from sparda_core.selector import BoundSelector
+from sparda_core.selectors.declaration import ListingDeclaration
+from sparda_core.selectors.recording import load
+from sparda_core.shapes import BlockSpec, ModelShape
+
+
+@attrs.frozen(kw_only=True)
+class Replay(ListingDeclaration):
+    """Plays a recording (sparda_core/selectors/recording.py), found by the position of the query.
+
+    Recorded rows are given out in order: the first row that asks plays the first one, and keeps it
+    however the batch is reordered; a fork plays what its source plays. A recording of one row serves
+    every row. Where a position was recorded twice, the later step is played.
+    """
+
+    name: ClassVar[str] = "replay"
+    lead = None
+
+    path: Path = attrs.field(converter=Path)
+
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
+        """The tensor half; reads and validates the file, and raises RecordingError where it does not fit."""
+        recording = load(self.path)
+        for name, recorded, wanted in (
+            ("layers", recording.layers, shape.layers),
+            ("kv_heads", recording.kv_heads, shape.kv_heads),
+            ("block", recording.spec.block, spec.block),
+            ("sink", recording.spec.sink, spec.sink),
+            ("local", recording.spec.local, spec.local),
+        ):
+            if recorded != wanted:
+                raise RecordingError(
+                    f"{self.path}: recorded with {name}={recorded} (model {recording.model!r}), "
+                    f"but this session has {name}={wanted}: record again, or choose the recording's model and spec"
+                )
+        from sparda_core.selectors.tensors.replay import BoundReplay
+
+        return BoundReplay(recording, source=str(self.path))

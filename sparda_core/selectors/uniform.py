@@ -1,0 +1,49 @@
+"""random: every free block as likely as any other. The chance level of every recall figure."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from sparda_core.errors import ConfigError
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Op
+from sparda_core.selector import BoundSelector
+from sparda_core.selectors.declaration import ScoringDeclaration
+from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.work import Work, WorkContext
+
+#: Integer operations that hash one (position, layer, head, block): three multiplies, shifts, one xor each.
+_HASH_OPS = 8
+
+
+@attrs.frozen(kw_only=True)
+class Uniform(ScoringDeclaration):
+    """Scores are a pure function of (seed, position of the query, layer, KV head, block).
+
+    So neither batch neighbours nor the chunking of a prompt change them, and two rows at the same
+    position draw the same blocks. A new position draws afresh: churn is that of chance.
+    """
+
+    name: ClassVar[str] = "random"
+    lead = None
+
+    seed: int = attrs.field(default=0)
+
+    @seed.validator
+    def _in_range(self, attribute: attrs.Attribute[int], value: Any) -> None:  # noqa: ARG002
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            raise ConfigError(f"seed={value!r} must be an integer in [0, 2**63)")
+
+    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:  # noqa: ARG002
+        """One hash and one float32 for every block of every active row and KV head."""
+        blocks = sum(context.spec.block_count(int(tokens)) for tokens in facts.lengths)
+        scores = float(blocks * facts.new_tokens * context.shape.kv_heads)
+        return Work(flops=_HASH_OPS * scores, hbm_bytes=4.0 * scores)
+
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+        """The tensor half; it keeps no state."""
+        from sparda_core.selectors.tensors.uniform import BoundUniform
+
+        return BoundUniform(kv_heads=shape.kv_heads, seed=self.seed)
