@@ -15,7 +15,6 @@ from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
 
-
 T = TypeVar("T")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from sparda_core.runtimes.copy_lane import CopyLane
 
 from sparda_core.errors import ConfigError, RowError, SpardaError
 from sparda_core.facts import StepFacts
@@ -20,7 +21,6 @@ from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase, StepPlan
 from sparda_core.runtime import Runtime, Session, StepResult
 from sparda_core.runtimes.adopt import adopt_row, take_snapshot
-from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
@@ -207,8 +207,9 @@ class CpuSession(Session):
     def _chunk(self, row: int, ids: torch.Tensor, offset: int) -> ChunkState:
         positions = torch.arange(offset, offset + ids.numel())[None]
         return ChunkState(
-            row=row, tokens=ids[None], offset=offset, positions=positions, rotation=self._model.rotation(positions)
-        )
+            rows=(row,), tokens=ids[None], lengths=np.array([offset]), positions=positions,
+            rotation=self._model.rotation(positions),
+        )  # fmt: skip
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out."""
@@ -270,7 +271,7 @@ class CpuSession(Session):
         row = self.add()
         try:
             with torch.inference_mode():
-                adopt_row(self._model, self._tiers, self._bound, row, snapshot)
+                adopt_row(self._model.query_of, self._tiers, self._bound, row, snapshot)
         except BaseException:
             self.retire(row)
             raise
