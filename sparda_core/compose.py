@@ -180,7 +180,7 @@ def compose(
 
     selector, runtime  registered names, or objects; options go to the factories of named ones
     spec               None: the default BlockSpec
-    session_options    those of CpuSession: link_bytes_per_s, threads, page_blocks, ...
+    session_options    those of SessionOptions: link_bytes_per_s, threads, page_blocks, ...
     raises             UnknownNameError, CombinationError, ConfigError, before anything is allocated
     """
     shape = model if isinstance(model, ModelShape) else model.shape

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+
 from sparda_core.runtimes.block_store import BlockStore
 
 Ints = npt.NDArray[np.int64]
