@@ -68,7 +68,7 @@ class _Writer:
 
     def plan(self, ops: list[Op]) -> StepPlan:
         return StepPlan(
-            ops=tuple(ops), phase=self._phase, runtime=self._runtime.name, selector=self._selector.name,
+            ops=ops, phase=self._phase, runtime=self._runtime.name, selector=self._selector.name,
             lead=self._lead, resident_layers=self._resident, engine=self._runtime.engine,
         )  # fmt: skip
 

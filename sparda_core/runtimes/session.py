@@ -167,19 +167,19 @@ class CpuSession(Session):
             raise ConfigError(f"chunk={chunk} must be >= 1")
         ids = self._check_tokens(tokens)
         executor = self._prefill_executor(mode)
-        start = self._lengths[row]
+        start, logits = self._lengths[row], torch.empty(0)
         with self._undo({row: start}), torch.inference_mode(), self._threads:
             self._tiers.reserve([(row, start + len(tokens))])
             for offset in range(0, len(tokens), chunk):
                 state = self._chunk(row, ids[offset : offset + chunk], start + offset)
                 executor.run(state)
+                logits = state.last_logits
                 if progress is not None:
                     progress(min(offset + chunk, len(tokens)))
             self._tiers.refresh(row, start + len(tokens), stale_from=start)
         self._prefill.release()
         self._lengths[row] = start + len(tokens)
-        assert state.logits is not None
-        return state.logits[0]
+        return logits[0]
 
     def _prefill_executor(self, mode: str) -> Executor[ChunkState]:
         if mode not in self._prefills:
@@ -222,11 +222,11 @@ class CpuSession(Session):
         )  # fmt: skip
 
     def _in_batch(self, state: DecodeState) -> torch.Tensor:
-        assert state.logits is not None
+        made = state.last_logits
         if state.rows == self.rows:
-            return state.logits
-        logits = state.logits.new_full((len(self.rows), state.logits.shape[1]), float("nan"))
-        logits[[self.rows.index(row) for row in state.rows]] = state.logits
+            return made
+        logits = made.new_full((len(self.rows), made.shape[1]), float("nan"))
+        logits[[self.rows.index(row) for row in state.rows]] = made
         return logits
 
     def _facts(self, state: DecodeState) -> StepFacts:

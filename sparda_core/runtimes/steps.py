@@ -46,6 +46,12 @@ class StepState:
     forecasts: dict[int, torch.Tensor | None] = attrs.field(factory=dict)
     views: dict[int, LayerView] = attrs.field(factory=dict)
 
+    @property
+    def last_logits(self) -> torch.Tensor:
+        """[B, vocab], once the plan has run."""
+        assert self.logits is not None, "the plan has no head"
+        return self.logits
+
 
 StateT = TypeVar("StateT", bound=StepState)
 
