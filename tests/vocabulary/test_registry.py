@@ -61,7 +61,7 @@ def test_an_option_that_the_factory_does_not_take_is_named_with_those_it_does() 
 
 
 def test_a_factory_must_make_the_right_thing() -> None:
-    RUNTIMES.register("wrong", dict)
+    RUNTIMES.register("wrong", lambda: {})
     try:
         with pytest.raises(ConfigError, match="made a dict, not a Runtime"):
             RUNTIMES.make("wrong")

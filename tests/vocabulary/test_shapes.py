@@ -65,7 +65,9 @@ def test_a_block_spec_that_cannot_work_is_refused(change: dict[str, Any], messag
         BlockSpec(**change)
 
 
-@given(window=st.sampled_from([16, 32, 64, 128, 160]), block=st.sampled_from([16, 32, 64]), position=st.integers(0, 2000))
+@given(
+    window=st.sampled_from([16, 32, 64, 128, 160]), block=st.sampled_from([16, 32, 64]), position=st.integers(0, 2000)
+)  # fmt: skip
 def test_every_block_that_the_newest_entry_touches_is_forced(window: int, block: int, position: int) -> None:
     least = -(-(window - 1) // block)
     spec = BlockSpec(block=block, window=window, sink=0, local=least, budget=least + 1)
@@ -99,7 +101,7 @@ def test_head_counts_that_do_not_divide_are_refused(change: dict[str, int], mess
 
 
 def test_an_unknown_shape_answers_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'minicpm4.1-8b'"):
+    with pytest.raises(UnknownNameError, match=r"did you mean 'minicpm4\.1-8b'"):
         named_shape("minicpm4-8b")
 
 
