@@ -53,7 +53,7 @@ class GpuProfile(Profile):
         """
         copies = moves(op)
         gap_s = self.launch.graph_s.value
-        charges = [*self._compute_charges(work, copies), *self._link_charges(op, work, plan, copies)]
+        charges = [*self._compute_charges(op, work), *self._link_charges(op, work, plan)]
         holds = plan.engine == "uva" and copies and work.h2d_bytes > 0
         if holds and work.sms < 1:
             raise ProfileError(f"op {op.name!r} moves blocks by engine 'uva' but holds no SMs; give it copy_ctas >= 1")
@@ -111,20 +111,20 @@ class GpuProfile(Profile):
         """Peak FLOP/s and what one kernel reads of device memory in a second."""
         return self.compute.flop_per_s.value, self.memory.kernel_bytes_per_s.value
 
-    def _compute_charges(self, work: Work, copies: bool) -> list[Charge]:
+    def _compute_charges(self, op: Op, work: Work) -> list[Charge]:
         peak, kernel = self.kernel_ceilings()
         charges = []
         if work.flops:
             share = min(1.0, work.ctas / self.compute.sms.value) if work.ctas else 1.0
             charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=peak * share))
-        if work.hbm_bytes and not (copies and work.h2d_bytes + work.d2h_bytes):
+        if work.hbm_bytes and not (moves(op) and work.h2d_bytes + work.d2h_bytes):
             charges.append(Charge(label=HBM, size=work.hbm_bytes, uses={"hbm": 1.0}, cap=kernel))
         return charges
 
-    def _link_charges(self, op: Op, work: Work, plan: StepPlan, copies: bool) -> list[Charge]:
+    def _link_charges(self, op: Op, work: Work, plan: StepPlan) -> list[Charge]:
         total = work.h2d_bytes + work.d2h_bytes
         # A transfer writes or reads device memory as it goes; a compute operation has its own flow for that.
-        hbm = work.hbm_bytes / total if copies and total else 0.0
+        hbm = work.hbm_bytes / total if moves(op) and total else 0.0
         cross = self.link.crosstalk
         charges = []
         if work.h2d_bytes:
@@ -146,7 +146,7 @@ class GpuProfile(Profile):
         if isinstance(law, CpuGather):
             return 1 / (1 / law.gather_bytes_per_s.value + 1 / link)
         if work.pieces < 1:
-            raise ProfileError(f"op {op.name!r} moves {work.h2d_bytes:g} bytes in {work.pieces} pieces; pieces must be >= 1")
+            raise ProfileError(f"op {op.name!r} moves {work.h2d_bytes:g} bytes in {work.pieces} pieces; must be >= 1")
         return law.bytes_per_s(work.h2d_bytes / work.pieces, link)
 
     def _latency_s(self, engine: str) -> float:

@@ -44,7 +44,8 @@ def _gpu_findings(profile: GpuProfile) -> Iterator[str]:
 
 
 def _not_zero(profile: GpuProfile) -> Iterator[str]:
-    for section in (profile.memory, profile.compute, profile.link, profile.uva, profile.copy_engine, profile.cpu_gather):
+    engines = (profile.uva, profile.copy_engine, profile.cpu_gather)
+    for section in (profile.memory, profile.compute, profile.link, *engines):
         if section is None:
             continue
         for field in attrs.fields(type(section)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -52,12 +53,16 @@ class Quantity:
 
 
 def _rising(instance: object, attribute: attrs.Attribute[tuple[float, ...]], value: tuple[float, ...]) -> None:
-    if not value or any(b <= a for a, b in zip(value, value[1:], strict=False)):
+    if not value or any(b <= a for a, b in itertools.pairwise(value)):
         raise ProfileError(f"{attribute.name}={list(value)} must be ascending and not empty")
 
 
 def _floats(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(map(float, values))
+
+
+def _rows(values: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(_floats, values))
 
 
 def _interpolate(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
@@ -82,7 +87,7 @@ class Slowdown:
 
     ctas: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
     tokens: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
-    factor: tuple[tuple[float, ...], ...] = attrs.field(converter=lambda rows: tuple(map(_floats, rows)))
+    factor: tuple[tuple[float, ...], ...] = attrs.field(converter=_rows)
     source: str = attrs.field(validator=_text)
     basis: Basis = attrs.field(converter=_basis)
 

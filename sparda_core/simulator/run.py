@@ -8,8 +8,7 @@ last has ended, as graph replays on one stream do, and sessions that wait for th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import attrs
 import simpy
@@ -24,6 +23,7 @@ from sparda_core.work import Work
 
 #: States the work of an operation under the facts of one step.
 WorkOfOp = Callable[[Op, StepFacts], Work]
+Events = Generator[simpy.Event, None, None]
 Observer = Callable[[int, dict[str, float]], None]
 
 
@@ -65,9 +65,7 @@ def run_steps(plan: StepPlan, facts: Sequence[StepFacts], work_of_op: WorkOfOp, 
             seen[id(fact)] = run_step(plan, fact, work_of_op, profile)
         once, long_ns = seen[id(fact)]
         now_ns += gap_ns
-        spans += (
-            attrs.evolve(s, start_ns=s.start_ns + now_ns, end_ns=s.end_ns + now_ns, step=step) for s in once
-        )
+        spans += (attrs.evolve(s, start_ns=s.start_ns + now_ns, end_ns=s.end_ns + now_ns, step=step) for s in once)
         now_ns += long_ns
         step_ns.append(gap_ns + long_ns)
     return Run(timeline=Timeline(label=f"predicted on {profile.name}", spans=spans), step_ns=tuple(step_ns))
@@ -121,7 +119,7 @@ class _Step:
         self._env.run(until=self._env.all_of(lanes))
         return self._spans, int(self._env.now)
 
-    def _lane(self, ops: Sequence[Op]) -> Iterator[simpy.Event]:
+    def _lane(self, ops: Sequence[Op]) -> Events:
         for op in ops:
             for name in op.after:
                 yield self._ended[name]
@@ -132,11 +130,11 @@ class _Step:
                 yield from self._operation(op, price)
             self._ended[op.name].succeed()
 
-    def _pass(self, delay_ns: int) -> Iterator[simpy.Event]:
+    def _pass(self, delay_ns: int) -> Events:
         if delay_ns > 0:
             yield self._env.timeout(delay_ns)
 
-    def _operation(self, op: Op, price: Price) -> Iterator[simpy.Event]:
+    def _operation(self, op: Op, price: Price) -> Events:
         start_ns = int(self._env.now)
         flows: list[Flow] = []
         if price.charges:
@@ -152,7 +150,7 @@ class _Step:
                 yield flow.done
             del self._running[op.name]
             self._contend()
-        args: dict[str, float] = {"launch_ns": ceil_ns(price.launch_s) + ceil_ns(price.launches_s)}
+        args: dict[str, float] = {"gap_ns": ceil_ns(price.launch_s), "launches_ns": ceil_ns(price.launches_s)}
         for charge, flow in zip(price.charges, flows, strict=True):
             assert flow.end_ns is not None
             args[f"{charge.label}_ns"] = max(args.get(f"{charge.label}_ns", 0), flow.end_ns - flow_start_ns)
@@ -171,5 +169,5 @@ class _Step:
         self._shared.slow(factors)
 
 
-def _span(op: Op, start_ns: int, end_ns: int, args: dict[str, Any]) -> Span:
+def _span(op: Op, start_ns: int, end_ns: int, args: dict[str, float]) -> Span:
     return Span(name=op.name, kind=op.kind, layer=op.layer, lane=op.lane, start_ns=start_ns, end_ns=end_ns, args=args)
