@@ -178,5 +178,3 @@ class SlotPool:
 def _empty_tables(places: int, heads: int, slots: int) -> Slots:
     shape = (places, heads, slots)
     return Slots(held=np.full(shape, -1, np.int64), used=np.zeros(shape, np.int64), unread=np.zeros(shape, np.bool_))
-
-

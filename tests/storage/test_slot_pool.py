@@ -98,9 +98,7 @@ class PoolAgreesWithLists(RuleBasedStateMachine):
         return slots.index(block)
 
     def fetch(self, rows: list[int], diff: Diff) -> None:
-        for b, h, block, slot in zip(
-            diff.miss_rows, diff.miss_heads, diff.miss_blocks, diff.miss_slots, strict=True
-        ):
+        for b, h, block, slot in zip(diff.miss_rows, diff.miss_heads, diff.miss_blocks, diff.miss_slots, strict=True):
             self.pool.array[slot] = content(rows[b], h, block)
 
     def selected_blocks_are_where_the_diff_says(
