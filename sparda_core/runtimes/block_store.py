@@ -29,8 +29,10 @@ class BlockStore:
     limit_bytes  most bytes of pages in use; None: as much as the machine has
     tier         name of the store in errors
 
-    Whoever retires, crops or reserves must first wait for copies that are still under way: pages given
-    back are used again, and `array` is replaced when the store grows.
+    To append: `reserve`, write through `physical_at`, and when every layer is written `set_length`. Only
+    tokens counted by `set_length` survive a fork or a page copied on write. Whoever retires, crops or
+    reserves must first wait for copies that are still under way: pages given back are used again, and
+    `array` is replaced when the store grows.
     """
 
     def __init__(
@@ -175,14 +177,16 @@ class BlockStore:
         heads   int64 [m], its KV head
         blocks  int64 [m], its logical id
         """
-        found: IntArray = self._table[self._rows.batch(rows)[batch], self._layers[layer], heads, blocks]
-        return found
+        return as_int64(self._table[self._rows.batch(rows)[batch], self._layers[layer], heads, blocks])
 
     def read(self, layer: int, row: int, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Copies of K and V [Hk, stop - start, D] of tokens start .. stop - 1; raises ConfigError beyond the length."""
-        length = self.length(row)
-        if not 0 <= start <= stop <= length:
-            raise ConfigError(f"start={start}, stop={stop} of row {row} must be ascending within its length {length}")
+        """Copies of K and V [Hk, stop - start, D] of tokens start .. stop - 1.
+
+        Tokens written but not yet counted by `set_length` may be read too; raises ConfigError beyond `reserve`.
+        """
+        reserved = int(self._reserved[self._rows.place(row)])
+        if not 0 <= start <= stop <= reserved:
+            raise ConfigError(f"start={start}, stop={stop} of row {row} must be ascending within its {reserved} tokens")
         first, last = start // self.block, -(-stop // self.block)
         blocks = self.array[self.physical(layer, row)[:, first:last]]  # [Hk, n, 2, block, D]
         tokens = np.moveaxis(blocks, 2, 0).reshape(2, self.kv_heads, -1, blocks.shape[-1])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from sparda_core.kernels.jit import kernel
 
 IntArray = npt.NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_blocks(
     table: IntArray, places: IntArray, positions: IntArray, reserved: IntArray, block: int
 ) -> tuple[IntArray, bool]:  # pragma: no cover - compiled
@@ -38,7 +39,7 @@ def find_blocks(
     return found, True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_slots(held: IntArray, places: IntArray, blocks: IntArray) -> IntArray:  # pragma: no cover - compiled
     """Slot that holds each logical block, as an index over all rows, heads and slots; -1 where none does.
 

@@ -14,6 +14,8 @@ from sparda_core.runtimes.lookup import IntArray, as_int64, find_slots
 from sparda_core.runtimes.pages import Blocks, check_sizes
 from sparda_core.runtimes.rows import RowTable
 
+__all__ = ["POLICIES", "Diff", "SlotPool"]
+
 POLICIES = ("last-selection", "lru")
 
 
@@ -102,6 +104,15 @@ class SlotPool:
             tick=tick, lru=self.policy == "lru",
         )  # fmt: skip
 
+    def admit(self, row: int, block: int, tick: int) -> Diff:
+        """Give one block of a row a slot in every KV head, and drop no other block while there are empty slots.
+
+        For a block that must be resident before a step starts, such as the partly filled last one. Under
+        either policy the least recently selected block makes room. B = W = 1 in the result.
+        """
+        one = np.full((1, self.kv_heads, 1), block, np.int32)
+        return diff_slots(self._tables, self._rows.batch((row,)), one, np.array([-1]), tick=tick, lru=True)
+
     def mark_read(self, physical: IntArray) -> None:
         """Say that attention reads these slots (any shape, -1 = none), so that dropping them wastes no transfer."""
         flat = self._tables.unread.reshape(-1)
@@ -109,20 +120,19 @@ class SlotPool:
 
     def slot_of(self, row: int, blocks: IntArray) -> IntArray:
         """int64 [Hk, n]: index in `array` of each logical block [n] of a row; -1 where it has no slot."""
-        found: IntArray = find_slots(self._tables.held, self._rows.batch((row,)), as_int64(blocks)[None])
-        return found[0]
+        found = find_slots(self._tables.held, self._rows.batch((row,)), as_int64(blocks)[None])
+        return as_int64(found[0])
 
     def physical_at(self, rows: Sequence[int], positions: IntArray) -> IntArray:
         """int64 [B, Hk, T]: index in `array` of the block that holds each position [B, T].
 
         -1 for a negative position, and for a block without a slot.
         """
-        found: IntArray = find_slots(self._tables.held, self._rows.batch(rows), as_int64(positions) // self.block)
-        return found
+        return find_slots(self._tables.held, self._rows.batch(rows), as_int64(positions) // self.block)
 
     def resident(self, row: int) -> IntArray:
         """int64 [Hk, S]: logical block in each slot, -1 = empty; a copy."""
-        return self._tables.held[self._rows.place(row)].copy()
+        return np.array(self._tables.held[self._rows.place(row)], np.int64)
 
     def resize(self, slots: int) -> None:
         """Change the slots per row and KV head; the most recently selected blocks stay, ties to the lower slot.
@@ -168,5 +178,3 @@ class SlotPool:
 def _empty_tables(places: int, heads: int, slots: int) -> Slots:
     shape = (places, heads, slots)
     return Slots(held=np.full(shape, -1, np.int64), used=np.zeros(shape, np.int64), unread=np.zeros(shape, np.bool_))
-
-

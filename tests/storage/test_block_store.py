@@ -277,7 +277,7 @@ def test_single_blocks_are_located_by_batch_index_head_and_logical_id() -> None:
         ("tokens=10", lambda store: store.crop(1, 10)),
         ("tokens=-1", lambda store: store.crop(1, -1)),
         ("tokens=2", lambda store: store.set_length(1, 2)),
-        ("stop=10", lambda store: store.read(3, 1, 0, 10)),
+        ("stop=17", lambda store: store.read(3, 1, 0, 17)),
         ("row=1", lambda store: store.fork(1, 1)),
     ],
 )

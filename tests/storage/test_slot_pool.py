@@ -53,7 +53,7 @@ class PoolAgreesWithLists(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), read=st.booleans())
-    def step(self, data: st.DataObject, read: bool) -> None:
+    def step(self, data: st.DataObject, *, read: bool) -> None:
         rows = data.draw(st.permutations(sorted(self.held)))
         chosen = st.lists(st.integers(0, 9), max_size=3, unique=True)
         wanted = [[data.draw(chosen) for _ in range(HEADS)] for _ in rows]
@@ -94,12 +94,11 @@ class PoolAgreesWithLists(RuleBasedStateMachine):
 
     def slot(self, row: int, head: int, block: int) -> int:
         """Slot of a block before the step, needed for ties only."""
-        return self.snapshot[row][head].index(block)
+        slots: list[int] = self.snapshot[row][head]
+        return slots.index(block)
 
     def fetch(self, rows: list[int], diff: Diff) -> None:
-        for b, h, block, slot in zip(
-            diff.miss_rows, diff.miss_heads, diff.miss_blocks, diff.miss_slots, strict=True
-        ):
+        for b, h, block, slot in zip(diff.miss_rows, diff.miss_heads, diff.miss_blocks, diff.miss_slots, strict=True):
             self.pool.array[slot] = content(rows[b], h, block)
 
     def selected_blocks_are_where_the_diff_says(
@@ -209,7 +208,7 @@ def copied(slots: Slots) -> Slots:
 @settings(max_examples=200, deadline=None)
 @given(inputs=diff_inputs(), lru=st.booleans())
 def test_the_compiled_diff_equals_the_reference_in_every_array_and_table(
-    inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], lru: bool
+    *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], lru: bool
 ) -> None:
     slots, places, selection, opened = inputs
     fast, plain = copied(slots), copied(slots)
@@ -227,7 +226,7 @@ def test_the_compiled_diff_equals_the_reference_in_every_array_and_table(
 @settings(max_examples=100, deadline=None)
 @given(inputs=diff_inputs(), lru=st.booleans())
 def test_hits_and_misses_add_up_to_the_selection_and_no_slot_is_given_twice(
-    inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], lru: bool
+    *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], lru: bool
 ) -> None:
     slots, places, selection, opened = inputs
     before = copied(slots)
@@ -271,6 +270,18 @@ def test_a_row_that_selects_nothing_keeps_its_blocks() -> None:
     assert not idle.misses.any()
     assert (idle.physical == NONE).all()
     assert not one_step(pool, [0, 1], tick=3).misses.any()
+
+
+def test_one_block_can_be_admitted_without_dropping_the_selection() -> None:
+    pool = make_pool(3, "last-selection")
+    pool.add(1)
+    one_step(pool, [0, 1], tick=1)
+    diff = pool.admit(1, 7, tick=1)
+    assert (diff.miss_blocks.tolist(), diff.misses.tolist()) == ([7] * HEADS, [[1] * HEADS])
+    assert pool.resident(1)[0].tolist() == [0, 1, 7]
+    assert not pool.admit(1, 7, tick=1).misses.any()
+    pool.admit(1, 8, tick=2)
+    assert pool.resident(1)[0].tolist() == [8, 1, 7]
 
 
 def test_a_block_opened_by_this_token_gets_a_slot_without_a_transfer() -> None:

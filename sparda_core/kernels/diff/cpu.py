@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.kernels.diff.result import Diff, IntArray, Slots
+from sparda_core.kernels.jit import kernel
 
 _UNORDERED, _TOO_MANY = -1, -2
 
@@ -43,7 +43,7 @@ def _refuse(code: int, selection: npt.NDArray[np.int32], slots: int) -> None:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _check(selection: npt.NDArray[np.int32], slots: int) -> int:  # pragma: no cover - compiled
     batch, heads, width = selection.shape
     for b in range(batch):
@@ -60,10 +60,10 @@ def _check(selection: npt.NDArray[np.int32], slots: int) -> int:  # pragma: no c
     return 0
 
 
-@numba.njit(cache=True, nogil=True)
-def _diff(
+@kernel
+def _diff(  # noqa: C901, PLR0913, PLR0917 - a compiled loop with flat arguments
     held: IntArray, used: IntArray, unread: npt.NDArray[np.bool_], places: IntArray,
-    selection: npt.NDArray[np.int32], opened: IntArray, tick: int, lru: bool,
+    selection: npt.NDArray[np.int32], opened: IntArray, tick: int, lru: bool,  # noqa: FBT001
     physical: IntArray, missing: IntArray, counts: IntArray,
 ) -> int:  # pragma: no cover - compiled  # fmt: skip
     """Fill physical, missing [4, n] and counts [3, B, Hk]; number of misses, or a negative code."""
@@ -106,10 +106,10 @@ def _diff(
     return n
 
 
-@numba.njit(cache=True, nogil=True)
-def _keep(
+@kernel
+def _keep(  # noqa: PLR0913, PLR0917 - see _diff
     held: IntArray, used: IntArray, unread: npt.NDArray[np.bool_], wanted: npt.NDArray[np.int32],
-    tick: int, lru: bool, kept: npt.NDArray[np.bool_], physical: IntArray, base: int,
+    tick: int, lru: bool, kept: npt.NDArray[np.bool_], physical: IntArray, base: int,  # noqa: FBT001
 ) -> int:  # pragma: no cover - compiled  # fmt: skip
     """Find the wanted blocks that have a slot; under last-selection empty the others. Blocks dropped unread."""
     wasted = 0
@@ -129,7 +129,7 @@ def _keep(
     return wasted
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _victim(held: IntArray, used: IntArray, kept: npt.NDArray[np.bool_]) -> int:  # pragma: no cover - compiled
     """The lowest empty slot, else the least recently selected one that is not kept; ties to the lower slot."""
     best = -1
