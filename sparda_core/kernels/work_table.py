@@ -22,7 +22,6 @@ WORK: dict[str, WorkFunction] = {
     Kind.FETCH: gather.work,
     Kind.STAGE: gather.stage_work,
     Kind.APPEND: append.work,
-    Kind.STORE: append.store_work,
     Kind.ATTEND: attend.work,
     Kind.OUTPUT: linear.output_work,
     Kind.MLP: linear.mlp_work,

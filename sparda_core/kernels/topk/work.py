@@ -13,7 +13,7 @@ _ID_BYTES = 4.0
 
 
 def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
-    """Block scores read once and the selection written; one comparison a block, one thread block a (row, KV head, query)."""
+    """Block scores read once, ids written; one comparison a block; one thread block a (row, KV head, query)."""
     scores = float(seen_blocks(facts, context.spec) * context.shape.kv_heads)
     selections = new_token_count(facts) * context.shape.kv_heads
     return Work(flops=scores, hbm_bytes=scores * SCORE_BYTES + selections * facts.budget * _ID_BYTES, ctas=selections)
