@@ -27,7 +27,7 @@ def gather_blocks(source: _Array, target: _Array, source_ids: _Ids, target_ids: 
     if source.dtype != target.dtype or not (source.flags.c_contiguous and target.flags.c_contiguous):
         raise ConfigError(f"source ({source.dtype}) and target ({target.dtype}) must be C-contiguous and of one dtype")
     if not 0 <= start <= stop <= source_ids.shape[0]:
-        raise ConfigError(f"start={start}, stop={stop} must be in order and within the {source_ids.shape[0]} blocks listed")
+        raise ConfigError(f"start={start}, stop={stop} must lie in order in the {source_ids.shape[0]} blocks")
     sources = np.ascontiguousarray(source_ids[start:stop], dtype=np.int64)
     targets = np.ascontiguousarray(target_ids[start:stop], dtype=np.int64)
     require_ids(sources, "source_ids", low=0, high=source.shape[0])
