@@ -205,7 +205,7 @@ class BlockStore:
         """Enter pages [L, Hk, n] into the table, from the row's page `first` on."""
         n = self._pool.page_blocks
         blocks = pages[..., None] * n + np.arange(n)
-        self._table[place, :, :, first * n : (first + pages.shape[2]) * n] = blocks.reshape(*pages.shape[:2], -1)
+        self._table[place, :, :, first * n : (first + pages.shape[2]) * n] = blocks.reshape(*pages.shape[:2], pages.shape[2] * n)
 
     def _unshare(self, place: int, first: int, shared: IntArray, fresh: IntArray) -> None:
         """Replace shared pages, given as rows (layer, head, page - first), by copies of their own."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from sparda_core.kernels.append.cpu import append_tokens
 from sparda_core.kernels.attend.cpu import attend_blocks
-from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, Ticket
+from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
 
 from sparda_core.kernels.diff.result import Diff
 from sparda_core.layer_view import LayerView
@@ -87,14 +87,11 @@ class DecodeStep(Steps[DecodeState]):
         state.diffs[op.layer] = diff
         state.counts.misses[op.layer], state.counts.wasted[op.layer] = diff.misses, diff.wasted
 
-    def _fetch(self, op: Op, state: DecodeState) -> Ticket | None:
+    def _fetch(self, op: Op, state: DecodeState) -> CopyTicket | None:
         diff, host = state.diffs[op.layer], self.tiers.host
         if not diff.miss_slots.size:
             return None
-        source = np.empty_like(diff.miss_slots)
-        for i, row in enumerate(state.rows):
-            mine = diff.miss_rows == i
-            source[mine] = host.physical(op.layer, row)[diff.miss_heads[mine], diff.miss_blocks[mine]]
+        source = host.locate(op.layer, state.rows, diff.miss_rows, diff.miss_heads, diff.miss_blocks)
         assert self._lane is not None, "an offloading plan needs a copy lane"
         target = self.tiers.pools[op.layer].array
         return self._lane.submit(

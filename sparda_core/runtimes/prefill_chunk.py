@@ -10,7 +10,7 @@ import torch
 from sparda_core.kernels.append.cpu import append_tokens
 from sparda_core.kernels.attend.cpu import attend_blocks
 from sparda_core.kernels.attend_dense.cpu import attend_dense
-from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, Ticket
+from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
 
 from sparda_core.plan import Kind, Op, Phase
 from sparda_core.runtimes.executor import Bindings
@@ -75,7 +75,7 @@ class PrefillChunk(Steps[ChunkState]):
             self._staged[layer % 2] = np.empty(size, self.tiers.host.array.dtype)
         return self._staged[layer % 2]
 
-    def _stage(self, op: Op, state: ChunkState) -> Ticket | None:
+    def _stage(self, op: Op, state: ChunkState) -> CopyTicket | None:
         spec = self.tiers.spec
         target, earlier = self._buffer(op.layer, state), spec.block_count(state.offset)
         if not earlier:

@@ -36,14 +36,16 @@ class CpuSession(Session):
         self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: SessionOptions
     ) -> None:  # fmt: skip
         """Open a session; raises ConfigError where the model lacks what the selector needs."""
-        _check(model, runtime, selector)
-        self._model, self._runtime, self._selector = model, runtime, selector
-        self.shape, self.spec = model.shape, spec
+        # A Model is a decoder with its tokenizer; sessions know token ids only.
+        decoder = getattr(model, "decoder", model)
+        _check(decoder, runtime, selector)
+        self._model, self._runtime, self._selector = decoder, runtime, selector
+        self.shape, self.spec = decoder.shape, spec
         self.plan: StepPlan = runtime.decode_plan(shape=self.shape, spec=spec, selector=selector)
         self._bound = selector.bind(shape=self.shape, spec=spec)
         self._tiers = Tiers(
             shape=self.shape, spec=spec, resident=self.plan.resident_layers, slots=runtime.slot_count(spec),
-            policy=runtime.policy, dtype=_numpy_dtype(model.dtype), page_blocks=options.page_blocks,
+            policy=runtime.policy, dtype=_numpy_dtype(decoder.dtype), page_blocks=options.page_blocks,
             host_limit_bytes=options.host_limit_bytes,
         )  # fmt: skip
         self._timeline = options.timeline
@@ -52,8 +54,8 @@ class CpuSession(Session):
         self._next_row, self._tick, self._closed = 0, 0, False
         self._threads = ComputeThreads(options.threads)
         self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None
-        self._decode = DecodeStep(model, self._tiers, self._bound, self._lane)
-        self._prefill = PrefillChunk(model, self._tiers, self._bound, self._lane, self._queries)
+        self._decode = DecodeStep(decoder, self._tiers, self._bound, self._lane)
+        self._prefill = PrefillChunk(decoder, self._tiers, self._bound, self._lane, self._queries)
         self._executor = Executor(self.plan, self._decode.bindings(self._selector_kinds(Phase.DECODE)))
         self._prefills: dict[str, Executor[ChunkState]] = {}
 

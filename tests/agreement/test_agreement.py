@@ -80,7 +80,7 @@ class _Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.dense) < MOST_ROWS)
     @rule()
     def add(self) -> None:
-        self.dense[self.agreed(self.each(lambda session: session.add()))] = DenseRow(self.model, SPEC.block)
+        self.dense[self.agreed(self.each(lambda session: session.add()))] = DenseRow(self.model.decoder, SPEC.block)
 
     @precondition(lambda self: self.dense)
     @rule(pick=st.integers(0, 9), tokens=PROMPTS, chunk=st.integers(1, 50))
