@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import ConfigError, LaneError
+from sparda_core.kernels.checks import require_ids
+from sparda_core.kernels.gather.cpu import gather_blocks
 from sparda_core.runtimes.link import LinkSchedule
 
 _NS = 1_000_000_000
 #: A piece is the most that moves between two looks at the clock: its copy takes tens of microseconds,
 #: the bookkeeping after it a few.
 _PIECE_BYTES = 512 * 1024
-#: On an emulated link a piece is this much of its time, so that `moved` stays close to the truth.
-_PIECE_S = 200e-6
 #: Longest sleep before the lane looks whether it should stop.
 _NAP_S = 0.02
 
@@ -69,14 +69,8 @@ class CopyJob:
             )
         if self.source_ids.shape != self.target_ids.shape or self.source_ids.ndim != 1:
             raise ConfigError(f"source_ids {self.source_ids.shape} and target_ids {self.target_ids.shape} must be [k]")
-        for name, ids, bound in (
-            ("source_ids", self.source_ids, self.source.shape[0]),
-            ("target_ids", self.target_ids, self.target.shape[0]),
-        ):
-            if ids.dtype != np.int64:
-                raise ConfigError(f"{name} has dtype {ids.dtype}; want int64")
-            if ids.size and not 0 <= ids.min() <= ids.max() < bound:
-                raise ConfigError(f"{name} span [{ids.min()}, {ids.max()}] but must be in [0, {bound})")
+        require_ids(self.source_ids, "source_ids", low=0, high=self.source.shape[0])
+        require_ids(self.target_ids, "target_ids", low=0, high=self.target.shape[0])
 
     @property
     def units(self) -> int:
@@ -90,8 +84,6 @@ class CopyJob:
 
     def run(self, start: int, stop: int) -> None:
         """Copy blocks start .. stop - 1 of the list."""
-        from sparda_core.kernels.gather.cpu import gather_blocks
-
         gather_blocks(self.source, self.target, self.source_ids, self.target_ids, start, stop)
 
 
@@ -99,19 +91,28 @@ class CopyTicket:
     """A job on its way. Times are nanoseconds of the lane's clock; 0 until known.
 
     units     how many units the job has
-    moved     units that have arrived so far
     start_ns  when the job had the link
     end_ns    when its last unit arrived
     error     what stopped it, if anything did
     """
 
-    def __init__(self, job: Job, thread: threading.Thread, submitted_ns: int) -> None:
-        self.job, self.submitted_ns = job, submitted_ns
-        self.units, self.moved = job.units, 0
+    def __init__(self, job: Job, worker: _Worker, thread: threading.Thread) -> None:
+        self.units, self.submitted_ns = job.units, worker.clock_ns()
         self.start_ns = self.end_ns = 0
         self.error: BaseException | None = None
+        self.copied = 0  # set by the lane; on an emulated link, copied before it has arrived
+        self._unit_bytes = job.unit_bytes  # not the job: a ticket must not keep a tier alive
         self._ended = threading.Event()
-        self._thread = thread
+        self._worker, self._thread = worker, thread
+
+    @property
+    def moved(self) -> int:
+        """Units that have arrived so far: on an emulated link, by its schedule."""
+        copied = self.copied
+        if self.done():
+            return copied
+        arrived = self._worker.link.arrived_bytes(start_ns=self.start_ns, now_ns=self._worker.clock_ns())
+        return copied if arrived is None else min(copied, arrived // self._unit_bytes)
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
@@ -165,14 +166,13 @@ class CopyLane:
             raise LaneError("copy lane is closed; open a new session")
         if not self._thread.is_alive():
             raise LaneError("copy lane is broken: its thread has died") from self._worker.broken
-        now_ns = self._worker.clock_ns()
-        ticket = CopyTicket(job, self._thread, now_ns)
+        ticket = CopyTicket(job, self._worker, self._thread)
         if ticket.units:
             self._last = ticket
-            self._worker.jobs.put(ticket)
+            self._worker.jobs.put((ticket, job))
         else:
-            ticket.start_ns = now_ns
-            ticket.end(None, now_ns=now_ns)
+            ticket.start_ns = ticket.submitted_ns
+            ticket.end(None, now_ns=ticket.submitted_ns)
         return ticket
 
     def drain(self) -> None:
@@ -203,7 +203,7 @@ class _Worker:
 
     def __init__(self, link: LinkSchedule, clock_ns: Callable[[], int], sleep_s: Callable[[float], None]) -> None:
         self.link, self.clock_ns, self.sleep_s = link, clock_ns, sleep_s
-        self.jobs: queue.SimpleQueue[CopyTicket | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[tuple[CopyTicket, Job] | None] = queue.SimpleQueue()
         self.stopping = False
         self.broken: BaseException | None = None
 
@@ -216,8 +216,10 @@ class _Worker:
         """Run jobs until the lane is closed; end every ticket, whatever happens."""
         running: CopyTicket | None = None
         try:
-            while (running := self.jobs.get()) is not None:
-                self._carry(running)
+            while (item := self.jobs.get()) is not None:
+                running = item[0]
+                self._carry(*item)
+                del item
         except BaseException as wrong:  # noqa: BLE001 - kept, and raised where somebody waits
             # Not an error of a job (those end with their ticket): the thread itself was told to die.
             self.broken = wrong
@@ -225,31 +227,26 @@ class _Worker:
                 running.end(wrong, now_ns=self.clock_ns())
         self._abandon()
 
-    def _carry(self, ticket: CopyTicket) -> None:
+    def _carry(self, ticket: CopyTicket, job: Job) -> None:
         try:
-            self._move(ticket)
+            self._move(ticket, job)
         except Exception as wrong:  # noqa: BLE001 - raised by the ticket's wait
             error = LaneError("the lane was closed") if isinstance(wrong, _Stopped) else wrong
             ticket.end(error, now_ns=self.clock_ns())
 
-    def _move(self, ticket: CopyTicket) -> None:
-        job, link = ticket.job, self.link
-        piece = self._piece_units(job.unit_bytes)
+    def _move(self, ticket: CopyTicket, job: Job) -> None:
+        link = self.link
+        piece = max(1, _PIECE_BYTES // job.unit_bytes)
         ticket.start_ns = end_ns = link.begin(submitted_ns=ticket.submitted_ns, now_ns=self.clock_ns())
         for start in range(0, ticket.units, piece):
             if self.stopping:
                 raise _Stopped
             stop = min(start + piece, ticket.units)
             job.run(start, stop)
+            ticket.copied = stop
             end_ns = link.arrival(stop * job.unit_bytes, now_ns=self.clock_ns())
             self._sleep_until(end_ns)
-            ticket.moved = stop
         ticket.end(None, now_ns=end_ns)
-
-    def _piece_units(self, unit_bytes: int) -> int:
-        rate = self.link.bytes_per_s
-        most = _PIECE_BYTES if rate is None else min(_PIECE_BYTES, rate * _PIECE_S)
-        return max(1, int(most // max(1, unit_bytes)))
 
     def _sleep_until(self, deadline_ns: int) -> None:
         while (left_ns := deadline_ns - self.clock_ns()) > 0:
@@ -261,9 +258,9 @@ class _Worker:
         """End what is still queued, so that nobody waits for it."""
         while True:
             try:
-                ticket = self.jobs.get_nowait()
+                item = self.jobs.get_nowait()
             except queue.Empty:
                 return
-            if ticket is not None:
+            if item is not None:
                 reason = "the lane was closed" if self.broken is None else f"the lane's thread died: {self.broken!r}"
-                ticket.end(LaneError(reason), now_ns=self.clock_ns())
+                item[0].end(LaneError(reason), now_ns=self.clock_ns())

@@ -25,8 +25,8 @@ Recent = Callable[[int, int, int], Floats]
 class EntryStore:
     """Entries of rows, one buffer [R, Hk, capacity, D] a layer. Hk KV heads, D head dim.
 
-    Entry c of a row is the mean of its keys stride * c .. stride * c + window - 1, summed in the order of
-    the tokens: the same bits however the tokens came, one by one or all at once.
+    Entry c of a row is the mean of its keys stride * c .. stride * c + window - 1: the same bits however
+    the tokens came, one by one or all at once.
     """
 
     def __init__(
@@ -130,10 +130,16 @@ class EntryStore:
         before, after = spec.entry_count(first), spec.entry_count(stop)
         if after == before:
             return None
+        import torch
+
+        from sparda_core.kernels.compress.cpu import compress
+
         start = before * spec.stride
         if start < first:
             keys_HTD = np.concatenate([np.asarray(recent(row, start, first)), keys_HTD], axis=1)
-        return window_means(keys_HTD, window=spec.window, stride=spec.stride)
+        keys = torch.from_numpy(np.require(keys_HTD, requirements=("C", "W")))
+        entries: Floats = compress(keys, window=spec.window, stride=spec.stride).numpy()
+        return entries
 
     def _grow_rows(self, rows: int) -> None:
         held = self._counts.shape[1]
@@ -166,23 +172,3 @@ class EntryStore:
         for place, count in enumerate(self._counts[at].tolist()):
             grown[place, :, :count] = old[place, :, :count]
         self._buffers[at] = grown
-
-
-def window_means(keys_HND: Floats, *, window: int, stride: int) -> Floats:
-    """[Hk, n, D]: means of all full windows of keys [Hk, N, D], the first window at token 0.
-
-    window is a multiple of stride. Every sum is taken token after token within a stride, then stride
-    after stride, so that a window's mean does not depend on how many other windows there are.
-    """
-    heads, tokens, dim = keys_HND.shape
-    strides = tokens // stride
-    parts = keys_HND[:, : strides * stride].reshape(heads, strides, stride, dim)
-    sums = parts[:, :, 0].copy()
-    for token in range(1, stride):
-        sums += parts[:, :, token]
-    count = strides - window // stride + 1
-    means: Floats = sums[:, :count].copy()
-    for part in range(1, window // stride):
-        means += sums[:, part : part + count]
-    means /= window
-    return means

@@ -34,3 +34,10 @@ class LinkSchedule:
         else:
             self._free_ns = max(now_ns, self._start_ns + round(moved_bytes / self.bytes_per_s * _NS))
         return self._free_ns
+
+    def arrived_bytes(self, *, start_ns: int, now_ns: int) -> int | None:
+        """Bytes that have arrived `now_ns` of a transfer that started at `start_ns`; None without a limit.
+
+        Safe to ask from any thread.
+        """
+        return None if self.bytes_per_s is None else int(max(0, now_ns - start_ns) * self.bytes_per_s / _NS)
