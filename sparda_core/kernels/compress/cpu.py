@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def compress(keys: torch.Tensor, *, window: int, stride: int) -> torch.Tensor:
         return _reference(keys, window=window, stride=stride)
     *lead, tokens, width = keys.shape
     count = 0 if tokens < window else (tokens - window) // stride + 1
-    sequences = int(np.prod(lead, dtype=np.int64))
+    sequences = math.prod(lead)
     flat = host_array(keys, compute_dtype(keys)).reshape(sequences, tokens, width)
     entries = np.zeros((sequences, count, width), dtype=flat.dtype)
     _compress(flat, window, stride, entries)
