@@ -17,7 +17,7 @@ SCORE, SELECT = "score", "select"
 class ScoringDeclaration(Selector):
     """Scores, then selects, in every layer and phase. Narrow hook: `score_work`."""
 
-    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:  # noqa: ARG002
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
         """`score`, then `select`."""
         return (SCORE, SELECT)
 
@@ -39,7 +39,7 @@ class ScoringDeclaration(Selector):
 class ListingDeclaration(Selector):
     """Writes its selection down without scoring anything: one operation."""
 
-    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:  # noqa: ARG002
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
         """`select` alone."""
         return (SELECT,)
 

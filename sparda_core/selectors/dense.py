@@ -21,7 +21,7 @@ class Dense(ListingDeclaration):
     name: ClassVar[str] = "dense"
     lead = None
 
-    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.dense import BoundDense
 

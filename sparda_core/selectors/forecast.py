@@ -32,7 +32,7 @@ class Forecast(ScoringDeclaration):
 
         return work(op, facts, context)
 
-    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.forecast import BoundForecast
 

@@ -44,21 +44,21 @@ class InfiniGen(ScoringDeclaration):
     scoring: str = attrs.field(default="token")
 
     @channels.validator
-    def _some_channels(self, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ARG002
+    def _some_channels(self, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ConfigError(f"channels={value!r} must be an integer >= 1, or None for every dimension")
 
     @calibration_tokens.validator
-    def _some_tokens(self, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ARG002
+    def _some_tokens(self, attribute: attrs.Attribute[Any], value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"calibration_tokens={value!r} must be an integer >= 1")
 
     @scoring.validator
-    def _known_scoring(self, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ARG002
+    def _known_scoring(self, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value not in SCORINGS:
             raise ConfigError(f"scoring={value!r} is unknown; known: {', '.join(SCORINGS)}")
 
-    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:  # noqa: ARG002
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
         """`proxy`, `score`, `select` where a layer early; else as query-driven selection."""
         return (PROXY, SCORE, SELECT) if lead and phase is Phase.DECODE else (SCORE, SELECT)
 
@@ -80,7 +80,7 @@ class InfiniGen(ScoringDeclaration):
 
         return work(op, facts, context, channels=self._width(context.shape))
 
-    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, which keeps partial keys per row and layer; raises ConfigError for too many channels."""
         width = self._width(shape)
         from sparda_core.selectors.tensors.infinigen import BoundInfiniGen

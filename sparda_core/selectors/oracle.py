@@ -25,17 +25,17 @@ class Oracle(Selector):
     lead = 0
     measuring = True
 
-    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:  # noqa: ARG002
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
         """`score`, then `select`."""
         return (SCORE, SELECT)
 
-    def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:  # noqa: ARG002
+    def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Nothing at all; raises PlanError for a kind it never declared."""
         if op.kind not in (SCORE, SELECT):
             raise unknown_kind(self, op)
         return Work(launches=0)
 
-    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.oracle import BoundOracle
 

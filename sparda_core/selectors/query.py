@@ -31,7 +31,7 @@ class Query(ScoringDeclaration):
 
         return work(op, facts, context)
 
-    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.query import BoundQuery
 

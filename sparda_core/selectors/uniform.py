@@ -32,17 +32,17 @@ class Uniform(ScoringDeclaration):
     seed: int = attrs.field(default=0)
 
     @seed.validator
-    def _in_range(self, attribute: attrs.Attribute[int], value: Any) -> None:  # noqa: ARG002
+    def _in_range(self, attribute: attrs.Attribute[int], value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
             raise ConfigError(f"seed={value!r} must be an integer in [0, 2**63)")
 
-    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:  # noqa: ARG002
+    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """One hash and one float32 for every block of every active row and KV head."""
         blocks = sum(context.spec.block_count(int(tokens)) for tokens in facts.lengths)
         scores = float(blocks * facts.new_tokens * context.shape.kv_heads)
         return Work(flops=_HASH_OPS * scores, hbm_bytes=4.0 * scores)
 
-    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.uniform import BoundUniform
 

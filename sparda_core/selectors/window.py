@@ -22,7 +22,7 @@ class Window(ListingDeclaration):
     name: ClassVar[str] = "window"
     lead = None
 
-    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:  # noqa: ARG002
+    def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.window import BoundWindow
 
