@@ -73,13 +73,6 @@ class BoundSelector(abc.ABC):
     def observe(self, view: LayerView, key: torch.Tensor) -> None:  # noqa: B027
         """See the new tokens of layer view.layer (key [B, Hk, T, D], view.query their queries), at every step."""
 
-    def row_state(self, row: int) -> object:
-        """What must travel with a row into another session of the same selector; None where nothing must."""
-        return None
-
-    def row_restored(self, row: int, state: object) -> None:  # noqa: B027
-        """Row `row` has just come from another session, whole; `state` is what `row_state` gave there."""
-
     def row_forked(self, source: int, copy: int) -> None:  # noqa: B027
         """Row `copy` starts as a copy of `source`."""
 

@@ -103,7 +103,7 @@ class Recording:
         try:
             with os.fdopen(handle, "wb") as file:
                 np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-            os.replace(name, target)
+            Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
@@ -124,32 +124,34 @@ class Recorder:
         self._positions: list[npt.NDArray[np.int64]] = []
         self._facts: list[StepFacts] = []
 
-    def add(self, positions: npt.ArrayLike, selections: npt.ArrayLike, facts: StepFacts | None = None) -> None:
+    def add(self, positions: npt.ArrayLike, selections: npt.ArrayLike) -> None:
         """Add what one run of a plan selected; the arrays are copied.
 
         positions   int [B, T], or [B] for a decode step
         selections  int [L, B, Hk, T, width], or [L, B, Hk, width]; width <= budget, padded to it
-        facts       of a decode step; give them at every step or at none
         A chunk of T tokens becomes T steps. Raises RecordingError for arrays that do not fit the run.
         """
         where = np.asarray(positions, np.int64)
         ids = np.asarray(selections, np.int32)
-        if where.ndim == 1:
-            where, ids = where[:, None], ids[..., None, :] if ids.ndim == 4 else ids
+        if where.ndim == 1 and ids.ndim == 4:
+            where, ids = where[:, None], ids[..., None, :]
+        if where.ndim != 2:
+            raise RecordingError(f"positions have shape {where.shape}; want [B, T], or [B] with [L, B, Hk, width]")
         rows = self._positions[0].shape[0] if self._positions else where.shape[0]
         want = (self._shape.layers, rows, self._shape.kv_heads, where.shape[1])
-        if where.shape[0] != rows or ids.ndim != 5 or ids.shape[:4] != want or ids.shape[4] > self._spec.budget:
+        if ids.ndim != 5 or ids.shape[:4] != want or ids.shape[4] > self._spec.budget or where.shape[0] != rows:
             raise RecordingError(
                 f"step has selections {ids.shape} at positions {where.shape}; this recording takes "
                 f"[L={want[0]}, B={rows}, Hk={want[2]}, T, width <= {self._spec.budget}]"
             )
-        if facts is not None and where.shape[1] != 1:
-            raise RecordingError(f"facts belong to one step, and this chunk makes {where.shape[1]}")
         full = np.full((*ids.shape[:4], self._spec.budget), NO_BLOCK, np.int32)
         full[..., : ids.shape[4]] = ids
         self._selections += [full[:, :, :, t] for t in range(where.shape[1])]
         self._positions += [where[:, t].copy() for t in range(where.shape[1])]
-        self._facts += [facts] if facts is not None else []
+
+    def add_facts(self, facts: StepFacts) -> None:
+        """Facts of the step just added; give them at every step or at none."""
+        self._facts.append(facts)
 
     def recording(self) -> Recording:
         """Everything added so far, validated; raises RecordingError where nothing was."""

@@ -36,14 +36,6 @@ class BoundInfiniGen(ScoredSelector):
         """Let the scorer see the new tokens of view.layer."""
         self._scorer.observe(view, key)
 
-    def row_state(self, row: int) -> object:
-        """Prompt queries and tokens seen; the rest is made from them."""
-        return self._scorer.row_state(row)
-
-    def row_restored(self, row: int, state: object) -> None:
-        """Go on as the session that `state` came from."""
-        self._scorer.row_restored(row, state)
-
     def row_forked(self, source: int, copy: int) -> None:
         """What is known of the source is known of the copy."""
         self._scorer.row_forked(source, copy)

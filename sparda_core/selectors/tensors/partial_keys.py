@@ -48,10 +48,11 @@ class _RowLayer:
 class TokenScorer(ProxyScorer):
     """Scores blocks by the logits of every token.
 
-    The projection is a pure function of the row's first `calibration_tokens` prompt queries: it is
-    made when it is first wanted, and again after a later prompt or a crop changed those queries. So
-    neither the chunking of a prompt nor batch neighbours matter, and a cropped row is as one that
-    never was longer. A row that never had a prompt keeps its first dimensions, unskewed.
+    The projection is a pure function of the queries of the row's first prompt, of at most
+    `calibration_tokens` of them: it is made when it is first wanted, and again after more of that
+    prompt or a crop changed those queries. So neither the chunking of a prompt nor batch neighbours
+    matter, and a cropped row is as one that never was longer. A row that never had a prompt keeps its
+    first dimensions, unskewed.
     """
 
     def __init__(self, *, kv_heads: int, channels: int, first_layer: int, calibration_tokens: int) -> None:
@@ -87,22 +88,6 @@ class TokenScorer(ProxyScorer):
         partial, counts = self._buffer(view.layer, proxy).batch(view.rows)
         scale = float(self._channels) ** -0.5
         return proxy_block_scores(skewed, partial, counts, view.positions, view.spec, scale)
-
-    def row_state(self, row: int) -> object:
-        """Prompt queries and tokens seen, per layer; projections and partial keys are made from them again."""
-        return {
-            layer: _RowLayer(prompt=state.prompt, seen=state.seen)
-            for (held, layer), state in self._state.items()
-            if held == row
-        }
-
-    def row_restored(self, row: int, state: object) -> None:
-        """Take a row over; raises PlanError for a state that another method made."""
-        if not isinstance(state, dict) or not all(isinstance(value, _RowLayer) for value in state.values()):
-            raise PlanError(f"row {row}: this state was not made by selector 'infinigen' scoring tokens: {state!r:.80}")
-        self.row_retired(row)
-        for layer, known in state.items():
-            self._state[row, layer] = attrs.evolve(known)
 
     def row_forked(self, source: int, copy: int) -> None:
         """Copy the partial keys; share the rest."""

@@ -10,30 +10,34 @@ import torch
 
 @attrs.frozen(eq=False)
 class PromptQueries:
-    """The first prompt queries of one row and layer, in order; immutable, so that forks share it.
+    """The first prompt queries of one row and layer; immutable, so that forks share it.
 
-    pieces  (first position, queries [Hq, n, D]) of runs of consecutive positions
+    pieces  [Hq, n, D] each, of positions 0, 1, ... without a gap
     """
 
-    pieces: tuple[tuple[int, torch.Tensor], ...] = ()
+    pieces: tuple[torch.Tensor, ...] = ()
 
     @property
     def count(self) -> int:
         """Queries held."""
-        return sum(piece.shape[1] for _, piece in self.pieces)
+        return sum(piece.shape[1] for piece in self.pieces)
 
     def added(self, start: int, queries: torch.Tensor, *, limit: int) -> Self:
-        """With queries [Hq, n, D] of positions start, start + 1, ...; at most `limit` in all. They are copied."""
+        """With queries [Hq, n, D] of positions start, start + 1, ...; at most `limit` in all. They are copied.
+
+        Queries after a gap, that is after tokens that were generated and not read, are left out.
+        """
         room = min(limit - self.count, queries.shape[1])
-        if room <= 0:
+        if room <= 0 or start != self.count:
             return self
-        return type(self)((*self.pieces, (start, queries[:, :room].clone())))
+        return type(self)((*self.pieces, queries[:, :room].clone()))
 
     def cropped(self, tokens: int) -> Self:
         """Only those of positions below `tokens`."""
-        kept = [(start, piece[:, : tokens - start]) for start, piece in self.pieces if start < tokens]
-        return type(self)(tuple(kept))
+        if tokens >= self.count:
+            return self
+        return type(self)((self.stacked(self.pieces[0])[:, :tokens],) if tokens else ())
 
     def stacked(self, like: torch.Tensor) -> torch.Tensor:
         """[Hq, count, D]; `like` [Hq, T, D] gives sizes and dtype where there are none."""
-        return torch.cat([piece for _, piece in self.pieces], dim=1) if self.pieces else like[:, :0]
+        return torch.cat(self.pieces, dim=1) if self.pieces else like[:, :0]

@@ -22,13 +22,6 @@ class ProxyScorer(abc.ABC):
     def observe(self, view: LayerView, key: torch.Tensor) -> None:  # noqa: B027
         """See new tokens of view.layer; key [B, Hk, T, D]."""
 
-    def row_state(self, row: int) -> object:
-        """What must travel with a row into another session."""
-        return None
-
-    def row_restored(self, row: int, state: object) -> None:  # noqa: B027
-        """Take what `row_state` gave in another session."""
-
     def row_forked(self, source: int, copy: int) -> None:  # noqa: B027
         """Row `copy` starts as a copy of `source`."""
 

@@ -10,7 +10,8 @@ import torch
 class RowBuffer:
     """[R, Hk, capacity, width] that doubles where it must; a row keeps its place in R until it is dropped.
 
-    Values at or beyond a row's length are undefined.
+    Values at or beyond a row's length are undefined. No gradient flows through it, and rows may change
+    inside and outside inference mode.
     """
 
     def __init__(self, *, kv_heads: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -28,7 +29,8 @@ class RowBuffer:
         start = self.length(row)
         stop = start + values.shape[1]
         place = self._ensure(row, stop)
-        self._values[place, :, start:stop] = values
+        with torch.inference_mode():
+            self._values[place, :, start:stop] = values
         self._length[row] = stop
 
     def copy(self, source: int, target: int) -> None:
@@ -36,7 +38,8 @@ class RowBuffer:
         if source in self._place:
             length = self.length(source)
             place = self._ensure(target, length)
-            self._values[place, :, :length] = self._values[self._place[source], :, :length]
+            with torch.inference_mode():
+                self._values[place, :, :length] = self._values[self._place[source], :, :length]
             self._length[target] = length
 
     def crop(self, row: int, tokens: int) -> None:
@@ -81,6 +84,7 @@ class RowBuffer:
             return
         want_rows = have_rows if rows <= have_rows else max(rows, 2 * have_rows)
         want_tokens = have_tokens if tokens <= have_tokens else max(tokens, 2 * have_tokens)
-        grown = self._values.new_empty((want_rows, kv_heads, want_tokens, width))
-        grown[:have_rows, :, :have_tokens] = self._values
+        with torch.inference_mode():
+            grown = self._values.new_empty((want_rows, kv_heads, want_tokens, width))
+            grown[:have_rows, :, :have_tokens] = self._values
         self._values = grown
