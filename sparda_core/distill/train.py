@@ -70,6 +70,8 @@ def train(
     on_step     called as on_step(steps done, loss)
     raises      ConfigError for too little text or a checkpoint of another run
     """
+    if checkpoint_every < 1:
+        raise ConfigError(f"checkpoint_every={checkpoint_every} must be >= 1")
     if len(ids_N) < config.window:
         raise ConfigError(f"the text has {len(ids_N)} tokens, must be >= window={config.window}: add text")
     start = time.perf_counter()
