@@ -28,6 +28,7 @@ class Checkpoint:
     weights: list[torch.Tensor]
     optimiser: dict[str, Any]
     losses: list[float]
+    wall_s: float
 
     @classmethod
     def take(
@@ -37,13 +38,15 @@ class Checkpoint:
         weights: Sequence[torch.Tensor],
         optimiser: torch.optim.Optimizer,
         losses: Sequence[float],
+        wall_s: float,
     ) -> Checkpoint:
-        """State after len(losses) steps."""
+        """Gather the state after len(losses) steps, which took wall_s."""
         return cls(
             run=identity(config, ids_N),
             weights=[w.detach() for w in weights],
             optimiser=optimiser.state_dict(),
             losses=list(losses),
+            wall_s=wall_s,
         )
 
     def restore(self, weights: Sequence[torch.Tensor], optimiser: torch.optim.Optimizer) -> list[float]:

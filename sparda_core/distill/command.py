@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="CPU threads for tensors")
     parser.add_argument("--checkpoint", type=Path, help="default: OUT with .checkpoint appended")
+    parser.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint if there is one")
     parser.add_argument("--results", type=Path, help="write the recall table and how it was made as JSON")
     parser.add_argument("--recall-window", type=int, default=8192, help="tokens of a held-out window; 0 skips recall")
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     result = _train(model, ids_N, config, args, console)
     forecast = attrs.evolve(result.forecast, metadata=_metadata(model, config, used, len(ids_N), args))
     _save(args.out, forecast)
-    console.print(f"Forecast of {model.name}: {args.out} ({config.steps} steps, {result.wall_s:.0f} s)")
+    console.print(f"Forecast of {model.name}: {args.out} ({config.steps} steps, {result.wall_s:.0f} s)", soft_wrap=True)
     if args.recall_window:
         _recall(model, forecast, result, args, console)
     return 0
@@ -106,7 +107,15 @@ def _train(
                 bar.console.print(f"step {done}: loss {loss:.4f}")
 
         checkpoint = args.checkpoint or args.out.with_name(args.out.name + ".checkpoint")
-        return train(model.decoder, ids_N, config, checkpoint=checkpoint, resume=args.resume, on_step=show)
+        return train(
+            model.decoder,
+            ids_N,
+            config,
+            checkpoint=checkpoint,
+            checkpoint_every=args.checkpoint_every,
+            resume=args.resume,
+            on_step=show,
+        )
 
 
 def _save(path: Path, forecast: ForecastWeights) -> None:
@@ -168,7 +177,7 @@ def _recall(
         write_report(
             args.results, table=table, config=config, documents=list(windows), forecast=forecast, result=result
         )
-        console.print(f"recall table: {args.results}")
+        console.print(f"recall table: {args.results}", soft_wrap=True)
 
 
 def _as_rich(table: RecallTable, config: RecallConfig) -> Table:

@@ -138,11 +138,17 @@ class RecallTable:
     """Recall [method][budget][layer], mean over KV heads, positions and windows."""
 
     by_layer: Mapping[str, Mapping[int, Sequence[float]]]
+    layers: int
     windows: int
 
     def mean(self, method: str, budget: int, *, first_layer: int = 1) -> float:
-        """Mean over layers from `first_layer` on; layer 0 is a selector's own choice, not a forecast."""
+        """Mean over layers from `first_layer` on; layer 0 is a selector's own choice, not a forecast.
+
+        raises  ConfigError where no layer is left.
+        """
         layers = self.by_layer[method][budget][first_layer:]
+        if not layers:
+            raise ConfigError(f"first_layer={first_layer} must be < layers={len(self.by_layer[method][budget])}")
         return sum(layers) / len(layers)
 
 
@@ -187,4 +193,4 @@ def measure_recall(
         name: {budget: [value / count for value in per_layer] for budget, per_layer in rows.items()}
         for name, rows in sums.items()
     }
-    return RecallTable(by_layer=by_layer, windows=count)
+    return RecallTable(by_layer=by_layer, layers=layers, windows=count)

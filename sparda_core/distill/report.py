@@ -48,6 +48,18 @@ def _processor() -> str:
     return platform.processor() or "unknown"
 
 
+def _means(table: RecallTable, config: RecallConfig, *, first_layer: int) -> dict[str, dict[str, float]]:
+    """Recall by method and budget; empty where the model has no such layer."""
+    if table.layers <= first_layer:
+        return {}
+    return {
+        method: {
+            str(budget): round(table.mean(method, budget, first_layer=first_layer), 4) for budget in config.budgets
+        }
+        for method in table.by_layer
+    }
+
+
 def write_report(
     path: Path,
     *,
@@ -72,14 +84,8 @@ def write_report(
             "windows": list(documents),
             "layers": "1 and up; layer 0 selects by its own Forecast and is in by_layer only",
         },
-        "recall": {
-            method: {str(budget): round(table.mean(method, budget), 4) for budget in config.budgets}
-            for method in table.by_layer
-        },
-        "recall_without_layer_1": {
-            method: {str(budget): round(table.mean(method, budget, first_layer=2), 4) for budget in config.budgets}
-            for method in table.by_layer
-        },
+        "recall": _means(table, config, first_layer=1),
+        "recall_without_layer_1": _means(table, config, first_layer=2),
         "by_layer": {
             method: {str(budget): [round(value, 4) for value in layers] for budget, layers in rows.items()}
             for method, rows in table.by_layer.items()

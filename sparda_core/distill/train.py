@@ -30,7 +30,7 @@ OnStep = Callable[[int, float], None]
 
 @attrs.frozen(kw_only=True, eq=False)
 class TrainResult:
-    """The trained projections, mean loss over layers at every step (nats), and time of this process's steps."""
+    """The trained projections, mean loss over layers at every step (nats), wall time of all steps, resumed or not."""
 
     forecast: ForecastWeights
     losses: tuple[float, ...]
@@ -70,14 +70,18 @@ def train(
     on_step     called as on_step(steps done, loss)
     raises      ConfigError for too little text or a checkpoint of another run
     """
+    if checkpoint_every < 1:
+        raise ConfigError(f"checkpoint_every={checkpoint_every} must be >= 1")
     if len(ids_N) < config.window:
         raise ConfigError(f"the text has {len(ids_N)} tokens, must be >= window={config.window}: add text")
-    start = time.perf_counter()
     weights = [w.clone().requires_grad_() for w in initial_weights(decoder, config)]
     optimiser = torch.optim.AdamW(weights, lr=config.lr, betas=(0.9, 0.95), weight_decay=0.0)
     losses: list[float] = []
+    earlier_s = 0.0
     if resume and checkpoint is not None and checkpoint.exists():
-        losses = read_checkpoint(checkpoint, config, ids_N).restore(weights, optimiser)
+        saved = read_checkpoint(checkpoint, config, ids_N)
+        losses, earlier_s = saved.restore(weights, optimiser), saved.wall_s
+    start = time.perf_counter() - earlier_s
     for step in range(len(losses), config.steps):
         for group in optimiser.param_groups:
             group["lr"] = config.lr_at(step)
@@ -87,7 +91,8 @@ def train(
         optimiser.zero_grad(set_to_none=True)
         done = step + 1
         if checkpoint is not None and (done % checkpoint_every == 0 or done == config.steps):
-            write_checkpoint(checkpoint, Checkpoint.take(config, ids_N, weights, optimiser, losses))
+            spent_s = time.perf_counter() - start
+            write_checkpoint(checkpoint, Checkpoint.take(config, ids_N, weights, optimiser, losses, spent_s))
         if on_step is not None:
             on_step(done, losses[-1])
     return TrainResult(forecast=as_forecast(weights), losses=tuple(losses), wall_s=time.perf_counter() - start)
