@@ -65,10 +65,13 @@ def gpu(
     )  # fmt: skip
 
 
-def cpu(costs: Mapping[str, KindCost], *, dispatch_s: float = 0.0) -> CpuProfile:
+def cpu(
+    costs: Mapping[str, KindCost], *, dispatch_s: float = 0.0, wake_s: float = 0.0, copy_start_s: float = 0.0
+) -> CpuProfile:
     return CpuProfile(
         name="bench", title="a made-up CPU", date="2026-11-30", ram_bytes=quantity(8e9, "B"),
-        dispatch_s=quantity(dispatch_s, "s"), between_steps_s=quantity(0, "s"), costs=dict(costs),
+        dispatch_s=quantity(dispatch_s, "s"), wake_s=quantity(wake_s, "s"), copy_start_s=quantity(copy_start_s, "s"),
+        between_steps_s=quantity(0, "s"), costs=dict(costs),
     )  # fmt: skip
 
 

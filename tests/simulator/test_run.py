@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from typing import Any
 
 import attrs
 import pytest
@@ -72,7 +73,7 @@ def test_a_transfer_longer_than_compute_exposes_the_difference() -> None:
 
 def test_compute_runs_at_half_speed_while_a_copy_holds_sms() -> None:
     made = plan(Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D), Op(kind=Kind.MLP, layer=0))
-    table = {Kind.FETCH: moved(50), Kind.MLP: Work(flops=1e10)}
+    table: dict[str, Work] = {Kind.FETCH: moved(50), Kind.MLP: Work(flops=1e10)}
     # 50 us of the copy do 25 us of the product; 75 us remain.
     assert step_us(made, table, slower=2) == 125
     assert step_us(made, table) == 100
@@ -80,7 +81,7 @@ def test_compute_runs_at_half_speed_while_a_copy_holds_sms() -> None:
 
 def test_a_copy_takes_its_bytes_of_device_memory_from_compute() -> None:
     made = plan(Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D), Op(kind=Kind.MLP, layer=0))
-    table = {
+    table: dict[str, Work] = {
         Kind.FETCH: Work(h2d_bytes=5e6, hbm_bytes=5e6, pieces=1, sms=2),  # 100 us at 0.05 of 1 TB/s
         Kind.MLP: Work(hbm_bytes=95e6),
     }
@@ -89,14 +90,14 @@ def test_a_copy_takes_its_bytes_of_device_memory_from_compute() -> None:
 
 def test_transfers_both_ways_share_what_the_link_gives_both_ways() -> None:
     made = plan(Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D), Op(kind="spill", layer=0, lane=Lane.D2H))
-    table = {Kind.FETCH: moved(100), "spill": Work(d2h_bytes=5e6)}
+    table: dict[str, Work] = {Kind.FETCH: moved(100), "spill": Work(d2h_bytes=5e6)}
     assert step_us(made, table) == 100
     assert step_us(made, table, both=4e10) == 125
 
 
 def test_launch_gaps_lie_before_spans_and_inside_operations_of_several_kernels() -> None:
     made = plan(Op(kind=Kind.PROJECT, layer=0), Op(kind=Kind.MLP, layer=0))
-    table = {Kind.PROJECT: Work(hbm_bytes=4e6), Kind.MLP: Work(hbm_bytes=4e6, launches=3)}
+    table: dict[str, Work] = {Kind.PROJECT: Work(hbm_bytes=4e6), Kind.MLP: Work(hbm_bytes=4e6, launches=3)}
     timeline = simulate(made, facts(), by_kind(table), gpu(gap_s=1e-6))
     assert [(s.start_ns, s.end_ns) for s in timeline.spans] == [(1 * US, 5 * US), (6 * US, 12 * US)]
 
@@ -272,8 +273,9 @@ def test_an_engine_without_numbers_is_refused() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("flops", -1.0), ("hbm_bytes", math.nan), ("h2d_bytes", math.inf)])
 def test_work_that_is_no_number_is_refused(field: str, value: float) -> None:
+    wrong: dict[str, Any] = {field: value}
     with pytest.raises(PlanError, match=f"mlp/0.*{field}"):
-        simulate(plan(Op(kind=Kind.MLP, layer=0)), facts(), lambda *_: attrs.evolve(Work(), **{field: value}), gpu())
+        simulate(plan(Op(kind=Kind.MLP, layer=0)), facts(), lambda *_: Work(**wrong), gpu())
 
 
 def test_a_uva_transfer_that_holds_no_sms_is_refused() -> None:
