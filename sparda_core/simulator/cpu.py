@@ -62,6 +62,8 @@ class CpuProfile(Profile):
 
     ram_bytes         memory for everything
     dispatch_s        from one operation to the next on the compute lane
+    wake_s            from the end of a transfer to the operation that waited for it
+    copy_start_s      from the operation that makes a transfer known to the transfer's start
     between_steps_s   from one step to the next
     costs             by `cost_key`
     machine           what it was measured on, in words
@@ -73,6 +75,8 @@ class CpuProfile(Profile):
 
     ram_bytes: Quantity = attrs.field(metadata={"unit": "B"})
     dispatch_s: Quantity = attrs.field(metadata={"unit": "s"})
+    wake_s: Quantity = attrs.field(metadata={"unit": "s"})
+    copy_start_s: Quantity = attrs.field(metadata={"unit": "s"})
     between_steps_s: Quantity = attrs.field(metadata={"unit": "s"})
     costs: dict[str, KindCost] = attrs.field(metadata={"table_of": KindCost})
     machine: dict[str, str] = attrs.field(factory=dict)
@@ -88,26 +92,27 @@ class CpuProfile(Profile):
         return {} if self.link_bytes_per_s is None else {"h2d": self.link_bytes_per_s}
 
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
-        """A compute operation takes its fitted time; a transfer its fixed time, then its bytes at its rate.
+        """A compute operation takes its fitted time; a transfer too, or its bytes' time on a slower emulated link.
 
-        A transfer without bytes is nothing at all: the executor does not submit it.
+        A transfer without bytes is nothing at all: the executor does not submit it. On an emulated link the
+        bytes arrive on a schedule that begins with the transfer, so its fixed time hides in the pace.
         """
         copies = moves(op)
         if copies and not work.h2d_bytes:
-            return Price(copies=True, tokens=tokens, launch_s=0.0)
+            return Price(copies=True, tokens=tokens)
         key = cost_key(plan.phase, plan.selector, op.kind)
-        cost = self.cost(key)
+        alone_s = self.cost(key).seconds(work)
         if not copies:
-            time = Charge(label=TIME, size=cost.seconds(work), uses={}, cap=1.0)
-            return Price(charges=(time,), tokens=tokens, launch_s=self.dispatch_s.value, key=key)
-        if cost.driver != "h2d_bytes" or not cost.per_unit_s:
-            raise ProfileError(f"cost of {key!r} must grow with h2d_bytes: it is a transfer; measure it again")
-        link = self.link_bytes_per_s
-        flow = Charge(
-            label=LINK, size=work.h2d_bytes, uses={} if link is None else {"h2d": 1.0}, cap=1 / cost.per_unit_s
-        )
-        load = 1.0 if link is None else min(1.0, link * cost.per_unit_s)
-        return Price(charges=(flow,), latency_s=cost.fixed_s, copies=True, tokens=tokens, load=load, key=key)
+            time = Charge(label=TIME, size=alone_s, uses={}, cap=1.0)
+            return Price(
+                charges=(time,), tokens=tokens, launch_s=self.dispatch_s.value, wake_s=self.wake_s.value, key=key
+            )
+        if not alone_s:
+            raise ProfileError(f"cost of {key!r} is 0 for {work.h2d_bytes:g} bytes; measure it again")
+        link, rate = self.link_bytes_per_s, work.h2d_bytes / alone_s
+        flow = Charge(label=LINK, size=work.h2d_bytes, uses={} if link is None else {"h2d": 1.0}, cap=rate)
+        load = 1.0 if link is None else min(1.0, link / rate)
+        return Price(charges=(flow,), launch_s=self.copy_start_s.value, copies=True, tokens=tokens, load=load, key=key)
 
     def cost(self, key: str) -> KindCost:
         """Cost of one kind; raises ProfileError for a kind that was not measured."""

@@ -23,19 +23,23 @@ LEAST_SAMPLES, GROUPS = 3, 24
 LEAST_SPREAD = 1.2
 _TRANSFERS = (Kind.FETCH, Kind.STAGE)
 
+#: One number, or measurements of it.
+Gaps = float | Sequence[float]
 Floats = npt.NDArray[np.float64]
 
 
 def fit_cpu_profile(
     samples: Iterable[Sample], overlap_samples: Iterable[Sample], machine: Mapping[str, object], *,
-    dispatch_s: float | Sequence[float] = 0.0, between_steps_s: float = 0.0, name: str = "cpu",
+    dispatch_s: Gaps = 0.0, wake_s: Gaps = 0.0, copy_start_s: Gaps = 0.0, between_steps_s: float = 0.0,
+    name: str = "cpu",
 ) -> CpuProfile:  # fmt: skip
     """A profile of this machine.
 
     samples          operations with the other lane idle
     overlap_samples  operations beside a busy other lane; `busy` says for which share of their time
     machine          what it was measured on, in words; `ram_bytes` if it is not this machine's memory
-    dispatch_s       from one operation to the next: a number, or the measured gaps
+    dispatch_s       from one operation to the next; wake_s and copy_start_s as in CpuProfile: numbers, or
+                     the gaps that CpuSamples holds
     A kind that never ran beside a busy lane takes the median slowdown of the kinds of its side.
     Raises ProfileError where a kind has too few samples.
     """
@@ -49,7 +53,8 @@ def fit_cpu_profile(
     return CpuProfile(
         name=name, title=words.get("cpu", "this machine's CPU"), date=_today(),
         ram_bytes=_measured(float(str(machine.get("ram_bytes", _ram_bytes()))), "B", "reported by the system"),
-        dispatch_s=_measured(_typical(dispatch_s), "s", source),
+        dispatch_s=_measured(_typical(dispatch_s), "s", source), wake_s=_measured(_typical(wake_s), "s", source),
+        copy_start_s=_measured(_typical(copy_start_s), "s", source),
         between_steps_s=_measured(between_steps_s, "s", source),
         costs={key: attrs.evolve(cost, slowdown=slowdowns[key]) for key, cost in costs.items()}, machine=words,
     )  # fmt: skip
@@ -141,7 +146,7 @@ def _slowdown(cost: KindCost, samples: Sequence[Sample]) -> float:
     return max(1.0, value)
 
 
-def _typical(gaps: float | Sequence[float]) -> float:
+def _typical(gaps: Gaps) -> float:
     """The mean of the middle four fifths: gaps add up, but an interruption is no gap."""
     if isinstance(gaps, int | float):
         return float(gaps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Sequence
 
 import attrs
@@ -41,16 +40,18 @@ class CpuSamples:
 
     alone, beside  operations with the other lane idle, and with it busy for most of their time
     gaps_s         from one operation of the compute lane to the next, where nothing was waited for
+    wakes_s        from the end of a transfer to the operation that waited for it
+    starts_s       from the operation that made a transfer known to the transfer's start
     """
 
     alone: tuple[Sample, ...] = ()
     beside: tuple[Sample, ...] = ()
     gaps_s: tuple[float, ...] = ()
+    wakes_s: tuple[float, ...] = ()
+    starts_s: tuple[float, ...] = ()
 
     def __add__(self, other: CpuSamples) -> CpuSamples:
-        return CpuSamples(
-            alone=self.alone + other.alone, beside=self.beside + other.beside, gaps_s=self.gaps_s + other.gaps_s
-        )
+        return CpuSamples(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in attrs.fields(CpuSamples)})
 
 
 def samples_of(
@@ -84,7 +85,10 @@ def samples_of(
             alone.append(sample)
         elif busy >= BESIDE_SHARE:
             beside.append(sample)
-    return CpuSamples(alone=tuple(alone), beside=tuple(beside), gaps_s=tuple(_gaps_s(timeline, plan)))
+    gaps, wakes, starts = _gaps(timeline, plan)
+    return CpuSamples(
+        alone=tuple(alone), beside=tuple(beside), gaps_s=tuple(gaps), wakes_s=tuple(wakes), starts_s=tuple(starts)
+    )
 
 
 class _Busy:
@@ -111,13 +115,26 @@ class _Busy:
         return 0 if i < 0 else self._before[i] + min(at_ns, self._ends[i]) - self._starts[i]
 
 
-def _gaps_s(timeline: Timeline, plan: StepPlan) -> list[float]:
+def _gaps(timeline: Timeline, plan: StepPlan) -> tuple[list[float], list[float], list[float]]:
+    """Seconds before operations: of the compute lane without and with waiting, and of transfers."""
     ends = {(span.step, span.name): span.end_ns for span in timeline.spans}
     after = {op.name: op.after for op in plan.ops}
-    lane = timeline.lane(Lane.COMPUTE)
-    gaps = []
-    for last, here in itertools.pairwise(lane):
-        waited = any(ends.get((here.step, name), 0) > last.end_ns for name in after[here.name])
-        if here.step == last.step and not waited:
-            gaps.append(max(0, here.start_ns - last.end_ns) / 1e9)
-    return gaps
+    gaps: list[float] = []
+    wakes: list[float] = []
+    starts: list[float] = []
+    for lane in Lane:
+        last: Span | None = None
+        for here in timeline.lane(lane):
+            free_ns = last.end_ns if last is not None and last.step == here.step else None
+            known = [ends[here.step, name] for name in after[here.name] if (here.step, name) in ends]
+            last = here
+            if lane != Lane.COMPUTE:
+                starts += [_seconds(here.start_ns, max(*known, free_ns or 0))] if known else []
+            elif free_ns is not None:
+                waited = max(known, default=0) > free_ns
+                (wakes if waited else gaps).append(_seconds(here.start_ns, max(free_ns, *known, 0)))
+    return gaps, wakes, starts
+
+
+def _seconds(start_ns: int, ready_ns: int) -> float:
+    return max(0, start_ns - ready_ns) / 1e9

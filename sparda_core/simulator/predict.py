@@ -78,7 +78,8 @@ class Prediction:
         """Seconds per step by kind of operation, whatever ran beside it; longest first."""
         total: dict[str, float] = {}
         for span in self.timeline.spans:
-            total[span.kind] = total.get(span.kind, 0.0) + (span.end_ns - span.start_ns) / self._steps / 1e9
+            kind = str(span.kind)
+            total[kind] = total.get(kind, 0.0) + (span.end_ns - span.start_ns) / self._steps / 1e9
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
     @property
@@ -122,6 +123,8 @@ def predict(
     if not every:
         raise ConfigError("facts is empty; predict at least one step")
     profile.check_engine(plan)
+    # What is written through to the host store follows from the plan.
+    context = attrs.evolve(context, resident_layers=plan.resident_layers)
     # The fullest step decides whether the run fits.
     fullest = max(every, key=lambda fact: int(fact.lengths.sum()))
     need = memory_need(plan, fullest, context, profile)

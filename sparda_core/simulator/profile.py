@@ -37,6 +37,8 @@ class Price:
 
     issue_s    host time to issue it; the host issues operations one after another, in plan order
     launch_s   from the end of what it waits for to its start; part of no span
+    wake_s     the same where it found itself waiting for another lane, and launched into the wait;
+               None where a launch begins only when everything has ended
     latency_s  inside the span, before its flows
     launches_s the part of latency_s that is launches of further kernels
     charges    its flows, side by side; it ends with the last one
@@ -49,6 +51,7 @@ class Price:
 
     issue_s: float = 0.0
     launch_s: float = 0.0
+    wake_s: float | None = None
     latency_s: float = 0.0
     launches_s: float = 0.0
     charges: tuple[Charge, ...] = ()

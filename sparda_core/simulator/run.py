@@ -121,11 +121,13 @@ class _Step:
 
     def _lane(self, ops: Sequence[Op]) -> Events:
         for op in ops:
+            free_ns = int(self._env.now)
             for name in op.after:
                 yield self._ended[name]
             price = self._prices[op.name]
+            waited_ns = int(self._env.now) - free_ns
             yield from self._pass(self._issued_ns[op.name] - int(self._env.now))
-            yield from self._pass(ceil_ns(price.launch_s))
+            yield from self._pass(_launch_ns(price, waited_ns))
             if not price.nothing or not price.copies:
                 yield from self._operation(op, price)
             self._ended[op.name].succeed()
@@ -167,6 +169,13 @@ class _Step:
             factor = self._profile.slowdown(price, others)
             factors.update(dict.fromkeys(flows, factor))
         self._shared.slow(factors)
+
+
+def _launch_ns(price: Price, waited_ns: int) -> int:
+    launch_ns = ceil_ns(price.launch_s)
+    if price.wake_s is None or not waited_ns:
+        return launch_ns
+    return max(ceil_ns(price.wake_s), launch_ns - waited_ns)
 
 
 def _span(op: Op, start_ns: int, end_ns: int, args: dict[str, float]) -> Span:
