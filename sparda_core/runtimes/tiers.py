@@ -108,6 +108,11 @@ class Tiers:
             self.device.reserve(row, tokens)
             self.host.reserve(row, tokens)
 
+    def commit(self, row: int, tokens: int) -> None:
+        """Say that the row now holds `tokens` tokens, all of them written."""
+        self.device.set_length(row, tokens)
+        self.host.set_length(row, tokens)
+
     def resize(self, slots: int) -> None:
         """Change the slots of every pool; resident blocks stay while there is room."""
         for pool in self.pools.values():

@@ -45,6 +45,7 @@ SELECTORS = {
     "query": ("resident", "sync", "sync-lru"),
     "oracle": ("resident", "sync", "sync-lru"),
 }
+OPTIONS: dict[str, dict[str, Any]] = {"infinigen": {"channels": 2}}
 MOST_ROWS = 4
 PROMPTS = st.lists(st.integers(0, SHAPE.vocab - 1), min_size=1, max_size=45)
 
@@ -60,7 +61,10 @@ class _Machine(RuleBasedStateMachine):
         self.sessions, self.chosen = {}, {}
         for name in SELECTORS[self.selector]:
             runtime, options = RUNTIMES[name]
-            pair = compose(self.model, self.selector, runtime, spec=SPEC, runtime_options=options, page_blocks=2)
+            pair = compose(
+                self.model, self.selector, runtime, spec=SPEC, runtime_options=options,
+                selector_options=OPTIONS.get(self.selector), page_blocks=2,
+            )  # fmt: skip
             session = self.sessions[name] = pair.open()
             self.chosen[name] = {}
             session.on_selection = lambda view, name=name: self.chosen[name].__setitem__(view.layer, view.selection)
