@@ -147,13 +147,13 @@ class Combination:
         value_bytes  bytes per weight, key and value; None: 4 on a CPU profile, else 2
         """
         from sparda_core.simulator.predict import predict
-        from sparda_core.simulator.profile import load_profile
+        from sparda_core.simulator.profile_file import load_profile
 
         loaded = load_profile(profile) if isinstance(profile, str) else profile
         plan = self.plan()
         if facts is None:
             facts = self._steady(plan, batch, context, churn)
-        size = value_bytes or (4.0 if loaded.is_cpu else 2.0)
+        size = value_bytes or (4.0 if loaded.device == "cpu" else 2.0)
         context_of = WorkContext(
             shape=self.shape, spec=self.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
             activation_bytes=size, forecast="forecast" in self.selector.needs,
@@ -180,7 +180,7 @@ def compose(
 
     selector, runtime  registered names, or objects; options go to the factories of named ones
     spec               None: the default BlockSpec
-    session_options    those of CpuSession: link_bytes_per_s, threads, page_blocks, ...
+    session_options    those of SessionOptions: link_bytes_per_s, threads, page_blocks, ...
     raises             UnknownNameError, CombinationError, ConfigError, before anything is allocated
     """
     shape = model if isinstance(model, ModelShape) else model.shape

@@ -63,3 +63,7 @@ class CapacityError(SpardaError, RuntimeError):
 
 class RowError(SpardaError, LookupError):
     """A row that does not exist, or was retired."""
+
+
+class LaneError(SpardaError, RuntimeError):
+    """A copy that failed, or a copy lane that stopped before it was done."""

@@ -16,12 +16,16 @@ IntArray = npt.NDArray[np.int64]
 _same = attrs.cmp_using(eq=np.array_equal)
 
 
-def _array(dtype: type) -> Any:
-    return lambda value: np.ascontiguousarray(value, dtype=dtype)
+def _ints(value: npt.ArrayLike) -> IntArray:
+    return np.ascontiguousarray(value, dtype=np.int64)
+
+
+def _flags(value: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    return np.ascontiguousarray(value, dtype=np.bool_)
 
 
 def _counts() -> Any:
-    return attrs.field(converter=_array(np.int64), eq=_same)
+    return attrs.field(converter=_ints, eq=_same)
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +47,7 @@ class StepFacts:
     new_tokens: int
     budget: int
     slots: int
-    active: npt.NDArray[np.bool_] = attrs.field(converter=_array(np.bool_), eq=_same)
+    active: npt.NDArray[np.bool_] = attrs.field(converter=_flags, eq=_same)
     lengths: IntArray = _counts()
     selected: IntArray = _counts()
     misses: IntArray = _counts()
@@ -114,7 +118,7 @@ def steady_facts(
     edges = np.floor(np.arange(np.prod(size) + 1) * (churn * selected) + 1e-9)
     misses = np.diff(edges).reshape(size)
     misses[:resident_layers] = 0
-    none = np.zeros(size)
+    none = np.zeros(size, np.int64)
     return StepFacts(
         new_tokens=1, budget=spec.budget, slots=spec.budget if slots is None else slots,
         active=np.ones(batch), lengths=np.full(batch, context), selected=np.full(size, selected),

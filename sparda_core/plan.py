@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -76,6 +76,10 @@ class Op:
         return self.kind if self.layer == WHOLE_MODEL else f"{self.kind}/{self.layer}"
 
 
+def _as_tuple(ops: Iterable[Op]) -> tuple[Op, ...]:
+    return tuple(ops)
+
+
 @attrs.frozen(kw_only=True)
 class StepPlan:
     """Operations in the order they are issued, and what the plan was written for.
@@ -84,7 +88,7 @@ class StepPlan:
     plan has no cycle and no wait that never ends. Raises PlanError otherwise.
     """
 
-    ops: tuple[Op, ...] = attrs.field(converter=tuple)
+    ops: tuple[Op, ...] = attrs.field(converter=_as_tuple)
     phase: Phase
     runtime: str
     selector: str

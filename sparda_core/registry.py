@@ -15,7 +15,6 @@ from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
 
-
 T = TypeVar("T")
 
 
@@ -60,10 +59,11 @@ class Registry(Generic[T]):
     def make(self, name: str, **options: Any) -> T:
         """Build one; raises ConfigError for an option the factory does not take."""
         factory = self.factory(name)
+        signature = inspect.signature(factory)
         try:
-            inspect.signature(factory).bind(**options)
+            signature.bind(**options)
         except TypeError as wrong:
-            known = ", ".join(inspect.signature(factory).parameters) or "none"
+            known = ", ".join(signature.parameters) or "none"
             raise ConfigError(f"{self._what}={name!r}: {wrong}; its options: {known}") from wrong
         made = factory(**options)
         if not isinstance(made, self._base):

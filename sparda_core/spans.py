@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from sparda_core.errors import ConfigError
@@ -26,12 +28,16 @@ class Span:
             raise ConfigError(f"span {self.name!r} ends at {self.end_ns} ns, before its start at {self.start_ns} ns")
 
 
+def _by_start(spans: Iterable[Span]) -> tuple[Span, ...]:
+    return tuple(sorted(spans, key=lambda span: (span.start_ns, span.lane, span.end_ns)))
+
+
 @attrs.frozen(kw_only=True)
 class Timeline:
     """Spans of one or more steps, measured or simulated, ordered by start."""
 
     label: str
-    spans: tuple[Span, ...] = attrs.field(converter=lambda spans: tuple(sorted(spans, key=lambda s: (s.start_ns, s.lane, s.end_ns))))
+    spans: tuple[Span, ...] = attrs.field(converter=_by_start)
 
     @property
     def duration_ns(self) -> int:

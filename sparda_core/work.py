@@ -37,7 +37,10 @@ class Work:
 
 @attrs.frozen(kw_only=True)
 class WorkContext:
-    """What work depends on besides the facts. Byte sizes are per value."""
+    """What work depends on besides the facts. Byte sizes are per value.
+
+    resident_layers  first layers that are never offloaded, hence never written through to the host store
+    """
 
     shape: ModelShape
     spec: BlockSpec
@@ -48,6 +51,7 @@ class WorkContext:
     activation_bytes: float = 2.0
     copy_ctas: int = 2
     forecast: bool = False
+    resident_layers: int = 0
 
     @property
     def block_bytes(self) -> float:

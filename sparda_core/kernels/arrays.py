@@ -1,4 +1,4 @@
-"""Between torch tensors and the numpy arrays that CPU kernels read: dtypes, shapes, zero-copy views."""
+"""Between torch tensors and the numpy arrays that CPU kernels read: dtypes, groups of heads, zero-copy views."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 
 from sparda_core.errors import ConfigError
-from sparda_core.kernels.jit import kernel
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
@@ -39,33 +38,6 @@ def host_array(tensor: torch.Tensor, dtype: torch.dtype) -> npt.NDArray[Any]:
         tensor = tensor.detach()
     array: npt.NDArray[Any] = np.ascontiguousarray(tensor.numpy())
     return array
-
-
-def require_shape(tensor: torch.Tensor | npt.NDArray[Any], name: str, **axes: int | None) -> None:
-    """Raise ConfigError unless `tensor` has these axes, in order; None takes any size."""
-    shape = tuple(tensor.shape)
-    if len(shape) == len(axes):
-        for size, want in zip(shape, axes.values(), strict=True):
-            if want is not None and size != want:
-                break
-        else:
-            return
-    wanted = ", ".join(axis if size is None else f"{axis}={size}" for axis, size in axes.items())
-    raise ConfigError(f"{name} has shape {list(shape)}; want [{wanted}]")
-
-
-def require_ids(ids: npt.NDArray[Any], name: str, *, low: int, high: int) -> None:
-    """Raise ConfigError unless every id lies in [low, high): a kernel trusts them as addresses."""
-    if not _all_within(ids.reshape(-1), low, high):
-        raise ConfigError(f"{name} spans [{ids.min()}, {ids.max()}]; every value must be in [{low}, {high})")
-
-
-@kernel
-def _all_within(ids_N: npt.NDArray[Any], low: int, high: int) -> bool:
-    for value in ids_N:
-        if value < low or value >= high:
-            return False
-    return True
 
 
 def group_size(query: torch.Tensor, kv_heads: int) -> int:

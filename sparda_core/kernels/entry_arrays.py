@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparda_core.kernels.arrays import compute_dtype, host_array, require_ids, require_shape
+from sparda_core.kernels.arrays import compute_dtype, host_array
+from sparda_core.kernels.checks import require_ids, require_shape
 from sparda_core.layer_view import EntryView
 from sparda_core.shapes import BlockSpec
 

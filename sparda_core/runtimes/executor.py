@@ -16,7 +16,6 @@ from sparda_core.errors import PlanError
 from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.spans import Span, Timeline
 
-
 StateT = TypeVar("StateT")
 
 

@@ -31,10 +31,11 @@ class PlanWriter(Runtime):
         """True where a transfer is issued as soon as it is known, False where just before it is needed."""
 
     def open(self, model: Any, *, selector: Selector, spec: BlockSpec, **options: Any) -> Session:
-        """A session on a CPU; options are those of `sparda_core.runtimes.session.CpuSession`."""
+        """A session on a CPU; options are those of SessionOptions."""
         from sparda_core.runtimes.session import CpuSession
+        from sparda_core.runtimes.session_options import SessionOptions
 
-        return CpuSession(model, runtime=self, selector=selector, spec=spec, **options)
+        return CpuSession(model, runtime=self, selector=selector, spec=spec, options=SessionOptions.of(**options))
 
     def decode_plan(self, *, shape: ModelShape, spec: BlockSpec, selector: Selector) -> StepPlan:
         """One decode step; see docs/design.md, "One decode step"."""
@@ -67,7 +68,7 @@ class _Writer:
 
     def plan(self, ops: list[Op]) -> StepPlan:
         return StepPlan(
-            ops=tuple(ops), phase=self._phase, runtime=self._runtime.name, selector=self._selector.name,
+            ops=ops, phase=self._phase, runtime=self._runtime.name, selector=self._selector.name,
             lead=self._lead, resident_layers=self._resident, engine=self._runtime.engine,
         )  # fmt: skip
 
@@ -112,7 +113,7 @@ class _Writer:
         yield from self._stage(1, source=0)
 
     def _stage(self, layer: int, *, source: int) -> Iterator[Op]:
-        """Move the earlier blocks of `layer` into a staging buffer; there are two, so it waits for the one before last."""
+        """Earlier blocks of `layer` into a staging buffer. There are two, so it waits for the one before last."""
         if layer >= self._shape.layers or not self._offloaded(layer):
             return
         reader = Op(kind=Kind.ATTEND, layer=layer - 2) if layer >= 2 else None

@@ -6,13 +6,12 @@ The fast tier is a bounded pool, the slow tier the host store, and the copy lane
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import torch
+from sparda_core.runtimes.copy_lane import CopyLane
 
 from sparda_core.errors import ConfigError, RowError, SpardaError
 from sparda_core.facts import StepFacts
@@ -20,56 +19,43 @@ from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase, StepPlan
 from sparda_core.runtime import Runtime, Session, StepResult
 from sparda_core.runtimes.adopt import adopt_row, take_snapshot
-from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
+from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions
 from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
 from sparda_core.runtimes.tiers import Tiers
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
 
 
-def compute_threads() -> int:
-    """Default threads of the compute lane: one core is left to the copy lane, for every runtime alike."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
-
-
 class CpuSession(Session):
     """See `Session`. Not safe for use from several threads at once."""
 
     def __init__(
-        self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec,
-        link_bytes_per_s: float | None = None, threads: int | None = None, timeline: bool = False,
-        page_blocks: int = 64, host_limit_bytes: int | None = None, keep_queries: int = 0,
+        self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: SessionOptions
     ) -> None:  # fmt: skip
-        """Open a session.
-
-        link_bytes_per_s  emulated speed of the link; None: as fast as this machine copies
-        threads           of the compute lane; None: all cores but one
-        timeline          record when each operation of a decode step ran
-        page_blocks       blocks per page of the stores
-        host_limit_bytes  most bytes of the host store; None: what the machine gives
-        keep_queries      prompt queries kept per row and layer for snapshots
-        """
-        _check_options(model, runtime, selector, link_bytes_per_s, threads)
-        self._model, self._runtime, self._selector = model, runtime, selector
-        self.shape, self.spec = model.shape, spec
+        """Open a session; raises ConfigError where the model lacks what the selector needs."""
+        # A Model is a decoder with its tokenizer; sessions know token ids only.
+        decoder = getattr(model, "decoder", model)
+        _check(decoder, runtime, selector)
+        self._model, self._runtime, self._selector = decoder, runtime, selector
+        self.shape, self.spec = decoder.shape, spec
         self.plan: StepPlan = runtime.decode_plan(shape=self.shape, spec=spec, selector=selector)
         self._bound = selector.bind(shape=self.shape, spec=spec)
         self._tiers = Tiers(
             shape=self.shape, spec=spec, resident=self.plan.resident_layers, slots=runtime.slot_count(spec),
-            policy=runtime.policy, dtype=_numpy_dtype(model.dtype), page_blocks=page_blocks,
-            host_limit_bytes=host_limit_bytes,
+            policy=runtime.policy, dtype=_numpy_dtype(decoder.dtype), page_blocks=options.page_blocks,
+            host_limit_bytes=options.host_limit_bytes,
         )  # fmt: skip
-        self._timeline = timeline
-        self._queries = PromptQueries(keep_queries)
+        self._timeline = options.timeline
+        self._queries = PromptQueries(options.keep_queries)
         self._lengths: dict[int, int] = {}
         self._next_row, self._tick, self._closed = 0, 0, False
-        self._threads = _Threads(threads or compute_threads())
-        self._lane = CopyLane(link_bytes_per_s=link_bytes_per_s) if runtime.offloads else None
-        self._decode = DecodeStep(model, self._tiers, self._bound, self._lane)
-        self._prefill = PrefillChunk(model, self._tiers, self._bound, self._lane, self._queries)
+        self._threads = ComputeThreads(options.threads)
+        self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None
+        self._decode = DecodeStep(decoder, self._tiers, self._bound, self._lane)
+        self._prefill = PrefillChunk(decoder, self._tiers, self._bound, self._lane, self._queries)
         self._executor = Executor(self.plan, self._decode.bindings(self._selector_kinds(Phase.DECODE)))
         self._prefills: dict[str, Executor[ChunkState]] = {}
 
@@ -183,19 +169,19 @@ class CpuSession(Session):
             raise ConfigError(f"chunk={chunk} must be >= 1")
         ids = self._check_tokens(tokens)
         executor = self._prefill_executor(mode)
-        start = self._lengths[row]
+        start, logits = self._lengths[row], torch.empty(0)
         with self._undo({row: start}), torch.inference_mode(), self._threads:
             self._tiers.reserve([(row, start + len(tokens))])
             for offset in range(0, len(tokens), chunk):
                 state = self._chunk(row, ids[offset : offset + chunk], start + offset)
                 executor.run(state)
+                logits = state.last_logits
                 if progress is not None:
                     progress(min(offset + chunk, len(tokens)))
             self._tiers.refresh(row, start + len(tokens), stale_from=start)
         self._prefill.release()
         self._lengths[row] = start + len(tokens)
-        assert state.logits is not None
-        return state.logits[0]
+        return logits[0]
 
     def _prefill_executor(self, mode: str) -> Executor[ChunkState]:
         if mode not in self._prefills:
@@ -207,8 +193,9 @@ class CpuSession(Session):
     def _chunk(self, row: int, ids: torch.Tensor, offset: int) -> ChunkState:
         positions = torch.arange(offset, offset + ids.numel())[None]
         return ChunkState(
-            row=row, tokens=ids[None], offset=offset, positions=positions, rotation=self._model.rotation(positions)
-        )
+            rows=(row,), tokens=ids[None], lengths=np.array([offset]), positions=positions,
+            rotation=self._model.rotation(positions),
+        )  # fmt: skip
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out."""
@@ -237,11 +224,11 @@ class CpuSession(Session):
         )  # fmt: skip
 
     def _in_batch(self, state: DecodeState) -> torch.Tensor:
-        assert state.logits is not None
+        made = state.last_logits
         if state.rows == self.rows:
-            return state.logits
-        logits = state.logits.new_full((len(self.rows), state.logits.shape[1]), float("nan"))
-        logits[[self.rows.index(row) for row in state.rows]] = state.logits
+            return made
+        logits = made.new_full((len(self.rows), made.shape[1]), float("nan"))
+        logits[[self.rows.index(row) for row in state.rows]] = made
         return logits
 
     def _facts(self, state: DecodeState) -> StepFacts:
@@ -270,7 +257,7 @@ class CpuSession(Session):
         row = self.add()
         try:
             with torch.inference_mode():
-                adopt_row(self._model, self._tiers, self._bound, row, snapshot)
+                adopt_row(self._model.query_of, self._tiers, self._bound, row, snapshot)
         except BaseException:
             self.retire(row)
             raise
@@ -323,22 +310,6 @@ class CpuSession(Session):
         return ids
 
 
-class _Threads:
-    """Compute-lane threads of torch and numba while a step runs; what was set before is put back."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads, self._before = threads, (threads, threads)
-
-    def __enter__(self) -> None:
-        self._before = (torch.get_num_threads(), numba.get_num_threads())
-        torch.set_num_threads(self._threads)
-        numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
-
-    def __exit__(self, *failure: object) -> None:
-        torch.set_num_threads(self._before[0])
-        numba.set_num_threads(self._before[1])
-
-
 def _numpy_dtype(dtype: torch.dtype) -> Any:
     known = {torch.float32: np.float32, torch.float64: np.float64}
     if dtype not in known:
@@ -346,9 +317,7 @@ def _numpy_dtype(dtype: torch.dtype) -> Any:
     return known[dtype]
 
 
-def _check_options(
-    model: Any, runtime: Runtime, selector: Selector, link_bytes_per_s: float | None, threads: int | None
-) -> None:
+def _check(model: Any, runtime: Runtime, selector: Selector) -> None:
     if runtime.engine != "thread":
         raise ConfigError(f"engine={runtime.engine!r} needs a GPU; on a CPU use engine='thread'")
     if "forecast" in selector.needs and not model.has_forecast:
@@ -356,7 +325,3 @@ def _check_options(
             f"selector={selector.name!r} needs Forecast weights and the model has none: "
             "train them with `sparda train`, load them with forecast=FILE, or choose selector 'query'"
         )
-    if link_bytes_per_s is not None and not link_bytes_per_s > 0:
-        raise ConfigError(f"link_bytes_per_s={link_bytes_per_s} must be > 0, or None for no limit")
-    if threads is not None and threads < 1:
-        raise ConfigError(f"threads={threads} must be >= 1")

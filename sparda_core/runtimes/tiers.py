@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-
 from sparda_core.kernels.gather.cpu import gather_blocks
 from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.entry_store import EntryStore
 from sparda_core.runtimes.slot_pool import SlotPool
+
 from sparda_core.shapes import BlockSpec, ModelShape
 
 Ints = npt.NDArray[np.int64]
+
+
+class _Rows(Protocol):
+    """Whatever keeps something for each row."""
+
+    def add(self, row: int) -> None: ...
+    def retire(self, row: int) -> None: ...
+    def fork(self, source: int, copy: int) -> None: ...
 
 
 class Tiers:
@@ -28,7 +37,9 @@ class Tiers:
         dtype: npt.DTypeLike, page_blocks: int, host_limit_bytes: int | None,
     ) -> None:  # fmt: skip
         self.shape, self.spec, self.resident = shape, spec, resident
-        sizes = {"kv_heads": shape.kv_heads, "block": spec.block, "head_dim": shape.head_dim, "dtype": dtype}
+        sizes: dict[str, Any] = {
+            "kv_heads": shape.kv_heads, "block": spec.block, "head_dim": shape.head_dim, "dtype": dtype,
+        }  # fmt: skip
         offloaded = range(resident, shape.layers)
         self.device = BlockStore(layers=range(resident), page_blocks=page_blocks, tier="device", **sizes)
         self.host = BlockStore(
@@ -39,25 +50,28 @@ class Tiers:
             layers=range(shape.layers), kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=dtype, spec=spec
         )
 
+    def _parts(self) -> tuple[_Rows, ...]:
+        return (self.device, self.host, self.entries, *self.pools.values())
+
     def store(self, layer: int) -> BlockStore:
         """Where every token of a layer is."""
         return self.device if layer < self.resident else self.host
 
     def add(self, row: int) -> None:
         """Make room for an empty row."""
-        for part in (self.device, self.host, self.entries, *self.pools.values()):
+        for part in self._parts():
             part.add(row)
 
     def retire(self, row: int) -> None:
         """Give a row's memory back."""
-        for part in (self.device, self.host, self.entries, *self.pools.values()):
+        for part in self._parts():
             part.retire(row)
 
     def fork(self, source: int, copy: int) -> None:
         """Row `copy` starts as a copy of `source`; undone as a whole if memory runs out."""
-        done = []
+        done: list[_Rows] = []
         try:
-            for part in (self.device, self.host, self.entries, *self.pools.values()):
+            for part in self._parts():
                 part.fork(source, copy)
                 done.append(part)
         except BaseException:
@@ -82,8 +96,7 @@ class Tiers:
 
     def _slot_tail(self, layer: int, row: int, block: int) -> None:
         pool = self.pools[layer]
-        tail = np.full((1, self.shape.kv_heads, 1), block, np.int32)
-        diff = pool.diff([row], tail, np.array([-1]), 0)
+        diff = pool.admit(row, block, tick=0)
         if diff.miss_slots.size:
             source = self.host.physical(layer, row)[diff.miss_heads, diff.miss_blocks]
             gather_blocks(self.host.array, pool.array, source, diff.miss_slots, 0, source.size)

@@ -10,7 +10,14 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sparda_core.compose import compose
 from sparda_core.models.tiny import tiny_model
@@ -39,6 +46,7 @@ SELECTORS = {
     "oracle": ("resident", "sync", "sync-lru"),
 }
 MOST_ROWS = 4
+PROMPTS = st.lists(st.integers(0, SHAPE.vocab - 1), min_size=1, max_size=45)
 
 
 class _Machine(RuleBasedStateMachine):
@@ -59,8 +67,7 @@ class _Machine(RuleBasedStateMachine):
         self.dense: dict[int, DenseRow] = {}
 
     def each(self, call: Any) -> Any:
-        outcomes = {name: call(session) for name, session in self.sessions.items()}
-        return outcomes
+        return {name: call(session) for name, session in self.sessions.items()}
 
     def agreed(self, outcomes: dict[str, Any]) -> Any:
         first = next(iter(outcomes.values()))
@@ -73,10 +80,10 @@ class _Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.dense) < MOST_ROWS)
     @rule()
     def add(self) -> None:
-        self.dense[self.agreed(self.each(lambda session: session.add()))] = DenseRow(self.model, SPEC.block)
+        self.dense[self.agreed(self.each(lambda session: session.add()))] = DenseRow(self.model.decoder, SPEC.block)
 
     @precondition(lambda self: self.dense)
-    @rule(pick=st.integers(0, 9), tokens=st.lists(st.integers(0, 22), min_size=1, max_size=45), chunk=st.integers(1, 50))
+    @rule(pick=st.integers(0, 9), tokens=PROMPTS, chunk=st.integers(1, 50))
     def prefill(self, pick: int, tokens: list[int], chunk: int) -> None:
         row = self.row(pick)
         want = self.dense[row].append(tokens, [None] * SHAPE.layers)

@@ -1,13 +1,12 @@
-"""Budgets that keep the code readable, checked on every file."""
+"""Budgets that keep the code readable, checked on every file; a failure lists every place."""
 
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.house.tree import ROOT, python_files, syntax
 
@@ -16,6 +15,10 @@ MEDIAN_FILE_LINES = 150
 MOST_FUNCTION_LINES = 80
 
 PACKAGE = python_files("sparda_core")
+TESTED = python_files("sparda_core", "tests")
+EVERYTHING = python_files()
+UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -25,6 +28,10 @@ def functions(path: Path) -> Iterator[Function]:
 
 def line_count(path: Path) -> int:
     return len((ROOT / path).read_text().splitlines())
+
+
+def length(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
 def is_kernel(function: Function) -> bool:
@@ -40,81 +47,86 @@ def only_passes(handler: ast.ExceptHandler) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", python_files(), ids=str)
-def test_no_file_is_too_long(path: Path) -> None:
-    assert line_count(path) <= MOST_FILE_LINES
+def prints(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+
+
+def raises_not_implemented(node: ast.AST) -> bool:
+    return isinstance(node, ast.Raise) and node.exc is not None and "NotImplementedError" in ast.unparse(node.exc)
+
+
+def none_of(wrong: Iterator[str]) -> None:
+    """Fail with every entry of `wrong`, if there is one."""
+    found = list(wrong)
+    assert not found, "\n".join(found)
+
+
+def test_no_file_is_too_long() -> None:
+    none_of(f"{path}: {line_count(path)} lines" for path in EVERYTHING if line_count(path) > MOST_FILE_LINES)
 
 
 def test_the_median_file_is_short() -> None:
     assert statistics.median(line_count(path) for path in PACKAGE) <= MEDIAN_FILE_LINES
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=str)
-def test_no_function_is_too_long(path: Path) -> None:
-    if "kernels" in path.parts:
-        return
-    wrong = [
-        f"{path}:{function.lineno} {function.name} has {function.end_lineno - function.lineno + 1} lines"
+def test_no_function_outside_kernels_is_too_long() -> None:
+    none_of(
+        f"{path}:{function.lineno} {function.name} has {length(function)} lines"
+        for path in PACKAGE
+        if "kernels" not in path.parts
         for function in functions(path)
-        if function.end_lineno is not None and function.end_lineno - function.lineno >= MOST_FUNCTION_LINES
-    ]
-    assert not wrong, "\n".join(wrong)
+        if length(function) > MOST_FUNCTION_LINES
+    )
 
 
-@pytest.mark.parametrize("path", python_files("sparda_core", "tests"), ids=str)
-def test_every_function_states_what_it_returns(path: Path) -> None:
-    wrong = [
+def test_every_function_states_what_it_returns() -> None:
+    none_of(
         f"{path}:{function.lineno} {function.name}"
+        for path in TESTED
         for function in functions(path)
         if function.returns is None and not is_kernel(function)
-    ]
-    assert not wrong, "\n".join(wrong)
+    )
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=str)
-def test_the_package_prints_nothing(path: Path) -> None:
-    wrong = [
+def test_the_package_prints_nothing() -> None:
+    none_of(f"{path}: {ast.unparse(node)}" for path in PACKAGE for node in ast.walk(syntax(path)) if prints(node))
+
+
+def test_no_handler_only_passes() -> None:
+    none_of(
         f"{path}:{node.lineno}"
-        for node in ast.walk(syntax(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize("path", python_files(), ids=str)
-def test_no_handler_only_passes(path: Path) -> None:
-    wrong = [
-        f"{path}:{node.lineno}"
+        for path in EVERYTHING
         for node in ast.walk(syntax(path))
         if isinstance(node, ast.ExceptHandler) and only_passes(node)
-    ]
-    assert not wrong, "\n".join(wrong)
+    )
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=str)
-def test_every_file_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(syntax(path)), f"{path} has no docstring"
+def test_every_file_of_the_package_says_what_it_is() -> None:
+    none_of(f"{path} has no docstring" for path in PACKAGE if not ast.get_docstring(syntax(path)))
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=str)
-def test_nothing_is_left_for_later(path: Path) -> None:
-    marks = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
-    wrong = [
+def test_nothing_is_left_for_later() -> None:
+    none_of(
         f"{path}:{number} {line.strip()}"
+        for path in PACKAGE
         for number, line in enumerate((ROOT / path).read_text().splitlines(), start=1)
-        if any(mark in line for mark in marks)
-    ]
-    wrong += [
-        f"{path}:{node.lineno} {ast.unparse(node)}"
-        for node in ast.walk(syntax(path))
-        if isinstance(node, ast.Raise) and node.exc is not None and "NotImplementedError" in ast.unparse(node.exc)
-    ]
-    assert not wrong, "\n".join(wrong)
+        if UNFINISHED.search(line)
+    )
+    none_of(str(path) for path in PACKAGE for node in ast.walk(syntax(path)) if raises_not_implemented(node))
 
 
 def test_the_checks_notice_what_they_look_for() -> None:
-    tree = ast.parse("try:\n    f()\nexcept OSError:\n    ...\n@triton.jit\ndef kernel(x): pass\n")
-    handler = next(node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler))
-    kernel = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    assert only_passes(handler)
+    tree = ast.parse(
+        "try:\n    print(1)\nexcept OSError:\n    ...\n"
+        "@triton.jit\ndef kernel(x):\n    pass\n"
+        "def later():\n    raise NotImplementedError\n"
+    )
+    nodes = list(ast.walk(tree))
+    kernel, later = (node for node in nodes if isinstance(node, ast.FunctionDef))
+    assert any(isinstance(node, ast.ExceptHandler) and only_passes(node) for node in nodes)
+    assert sum(map(prints, nodes)) == 1
+    assert sum(map(raises_not_implemented, nodes)) == 1
     assert is_kernel(kernel)
+    assert not is_kernel(later)
+    assert length(later) == 2
+    assert UNFINISHED.search("# " + "TO" + "DO: later")

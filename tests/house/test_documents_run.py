@@ -79,7 +79,9 @@ def test_the_three_lines_of_the_readme_make_a_combination() -> None:
 def test_every_command_of_the_readme_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     from sparda_core.cli.main import main
 
-    with pytest.raises(SystemExit) as stop:
-        main([command, "--help"])
-    assert stop.value.code == 0
+    try:
+        code: object = main([command, "--help"])
+    except SystemExit as stop:  # how argparse ends after its help
+        code = stop.code
+    assert code in (0, None)
     assert f"sparda {command}" in capsys.readouterr().out

@@ -25,12 +25,12 @@ def is_text(path: Path) -> bool:
     return path.suffix in TEXT_SUFFIXES and not (ROOT / path).is_symlink() and path.name != "LICENSE"
 
 
-@pytest.mark.parametrize("path", [path for path in tracked_files() if is_text(path)], ids=str)
-def test_no_file_speaks_of_one_machine_or_registry(path: Path) -> None:
-    text = (ROOT / path).read_text(encoding="utf-8")
+def test_no_file_speaks_of_one_machine_or_registry() -> None:
     wrong = [
         f"{path}:{number} {what}: {line.strip()[:100]}"
-        for number, line in enumerate(text.splitlines(), start=1)
+        for path in tracked_files()
+        if is_text(path)
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1)
         for what, pattern in FORBIDDEN.items()
         if pattern.search(line)
     ]

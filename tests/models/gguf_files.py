@@ -15,7 +15,7 @@ from sparda_core.models.weights import EMBED, layer_key
 from sparda_core.shapes import ModelShape
 
 SMALL = ModelShape(
-    name="small", layers=2, hidden=32, ffn=64, q_heads=4, kv_heads=2, head_dim=8, vocab=300, context=128,
+    name="small", layers=2, hidden=32, ffn=64, q_heads=4, kv_heads=2, head_dim=8, vocab=300, context=1024,
     tied_embeddings=True,
 )  # fmt: skip
 

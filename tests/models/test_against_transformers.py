@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from sparda_core.models.load import load_model, smollm2_path
 from sparda_core.models.safetensors_dir import read_directory
 from sparda_core.models.weights import EMBED, HEAD
 
-transformers = pytest.importorskip("transformers", reason="the transformers package is not installed")
+transformers: Any = pytest.importorskip("transformers", reason="the transformers package is not installed")
 
 
-def tiny_llama(*, tied: bool, dtype: torch.dtype, kv_heads: int = 2) -> torch.nn.Module:
+def tiny_llama(*, tied: bool, dtype: torch.dtype, kv_heads: int = 2) -> Any:
     torch.manual_seed(11)
     config = transformers.LlamaConfig(
         vocab_size=61, hidden_size=36, intermediate_size=56, num_hidden_layers=3, num_attention_heads=6,

@@ -76,9 +76,10 @@ def attend_by_hand(q_BHTD: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
     """Last T queries over all cached keys, causal."""
     group, tokens, total = q_BHTD.shape[1] // k.shape[1], q_BHTD.shape[2], k.shape[2]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    score = q_BHTD @ k.transpose(-1, -2) / q_BHTD.shape[-1] ** 0.5
+    score: torch.Tensor = q_BHTD @ k.transpose(-1, -2) / q_BHTD.shape[-1] ** 0.5
     hidden = torch.ones(tokens, total, dtype=torch.bool).triu(total - tokens + 1)
-    return score.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    out: torch.Tensor = score.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    return out
 
 
 def decode_with_cache(decoder: Decoder, ids_BT: torch.Tensor, chunks: list[int]) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -133,7 +134,7 @@ def test_a_directory_gives_back_its_tensors_in_the_dtype_asked_for(
         ({"intermediate_size": 65}, "wrong shape"),
     ],
 )
-def test_a_directory_that_is_no_plain_llama_is_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_a_directory_that_is_no_plain_llama_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     write_directory(tmp_path / "small", random_weights(SMALL, seed=1, dtype=torch.float32), **changes)
     with pytest.raises(WeightsError, match=said):
         load_model(tmp_path / "small")

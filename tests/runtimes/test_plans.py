@@ -126,7 +126,7 @@ def test_a_plan_survives_json(case: tuple[int, int | None, Runtime]) -> None:
 
 
 def test_prefetch_refuses_a_selector_that_knows_nothing_early_and_names_a_way_out() -> None:
-    with pytest.raises(CombinationError, match="nearest workable choice: .*offload-sync") as refused:
+    with pytest.raises(CombinationError, match=r"nearest workable choice: .*offload-sync") as refused:
         OffloadPrefetch().decode_plan(shape=shape_of(4), spec=SPEC, selector=_Stub(0))
     assert (refused.value.selector, refused.value.runtime) == ("stub", "offload-prefetch")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ def pool_blocks(scores: torch.Tensor, *, per_block: int, blocks: int) -> torch.T
     """See `pool.reference.pool_blocks`; tensors on another device take the reference itself."""
     if not on_cpu(scores):
         return _reference(scores, per_block=per_block, blocks=blocks)
-    flat = host_array(scores, compute_dtype(scores)).reshape(-1, scores.shape[-1])
-    pooled = np.full((flat.shape[0], blocks), -np.inf, dtype=flat.dtype)
+    rows = math.prod(scores.shape[:-1])
+    flat = host_array(scores, compute_dtype(scores)).reshape(rows, scores.shape[-1])
+    pooled = np.full((rows, blocks), -np.inf, dtype=flat.dtype)
     _pool_rows(flat, per_block, pooled)
     return torch.from_numpy(pooled).to(scores.dtype).reshape(*scores.shape[:-1], blocks)
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparda_core.kernels.arrays import host_array, on_cpu, require_shape
+from sparda_core.kernels.arrays import host_array, on_cpu
+from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.entry_arrays import entry_arrays
 from sparda_core.kernels.jit import parallel_kernel, prange
 from sparda_core.kernels.pool.cpu import raise_blocks

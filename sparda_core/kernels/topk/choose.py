@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from sparda_core.errors import ConfigError
-from sparda_core.kernels.arrays import on_cpu, require_shape
+from sparda_core.kernels.arrays import on_cpu
+from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.topk import cpu, reference
 from sparda_core.shapes import BlockSpec
 

@@ -1,0 +1,107 @@
+"""The recall table as JSON, with what is needed to make it again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+from sparda_core import __version__
+from sparda_core.distill.recall import RecallConfig, RecallTable
+from sparda_core.distill.train import TrainResult
+from sparda_core.errors import ConfigError
+from sparda_core.models.forecast_weights import ForecastWeights
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores and versions; no host name."""
+    software = {"python": platform.python_version(), "sparda": __version__}
+    for name in ("torch", "tokenizers"):
+        try:
+            software[name] = version(name)
+        except PackageNotFoundError:
+            software[name] = "unknown"
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "software": software,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def _means(table: RecallTable, config: RecallConfig, *, first_layer: int) -> dict[str, dict[str, float]]:
+    """Recall by method and budget; empty where the model has no such layer."""
+    if table.layers <= first_layer:
+        return {}
+    return {
+        method: {
+            str(budget): round(table.mean(method, budget, first_layer=first_layer), 4) for budget in config.budgets
+        }
+        for method in table.by_layer
+    }
+
+
+def write_report(
+    path: Path,
+    *,
+    table: RecallTable,
+    config: RecallConfig,
+    documents: Sequence[str],
+    forecast: ForecastWeights,
+    result: TrainResult,
+) -> None:
+    """Write in one step; raises ConfigError where that is impossible."""
+    content = {
+        "what": "recall of the query-driven selector's free blocks; mean over KV heads, positions and windows",
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+        "machine": machine(),
+        "training": dict(forecast.metadata),
+        "training_wall_s": round(result.wall_s, 1),
+        "losses_nats": [round(loss, 5) for loss in result.losses],
+        "conditions": {
+            "spec": attrs.asdict(config.spec),
+            "window_tokens": config.window,
+            "positions": f"every {config.every}th from {config.first} on",
+            "windows": list(documents),
+            "layers": "1 and up; layer 0 selects by its own Forecast and is in by_layer only",
+        },
+        "recall": _means(table, config, first_layer=1),
+        "recall_without_layer_1": _means(table, config, first_layer=2),
+        "by_layer": {
+            method: {str(budget): [round(value, 4) for value in layers] for budget, layers in rows.items()}
+            for method, rows in table.by_layer.items()
+        },
+    }
+    part: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        part = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+        part.chmod(0o644)
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(f"results={str(path)!r} cannot be written ({error}); choose another folder") from error
+    finally:
+        if part is not None:
+            part.unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""Scores of entries and blocks at chosen query positions, as plain differentiable tensors.
+
+Axes: H query heads, G KV heads, T tokens, Q query positions, C entries, N blocks, D head dimension.
+Positions are absolute in the window; entry c is the mean of keys [stride * c, stride * c + window).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from sparda_core.shapes import BlockSpec
+
+_TINY = 1e-30
+
+
+def entries_of(k_GTD: torch.Tensor, spec: BlockSpec) -> torch.Tensor:
+    """Mean of every full window of keys, float [G, C, D] in k's dtype; C is 0 below one window."""
+    if k_GTD.shape[1] < spec.window:
+        return k_GTD.new_zeros(k_GTD.shape[0], 0, k_GTD.shape[2])
+    return k_GTD.unfold(1, spec.window, spec.stride).mean(-1)
+
+
+def visible_entries(positions_Q: torch.Tensor, count: int, spec: BlockSpec) -> torch.Tensor:
+    """Bool [Q, C]: an entry is visible once its last token is not after the query."""
+    last_C = torch.arange(count, device=positions_Q.device) * spec.stride + spec.window - 1
+    return last_C[None, :] <= positions_Q[:, None]
+
+
+def free_blocks(positions_Q: torch.Tensor, blocks: int, spec: BlockSpec) -> torch.Tensor:
+    """Bool [Q, N]: neither sink, nor in the local band, nor in the future."""
+    block_N = torch.arange(blocks, device=positions_Q.device)
+    current_Q = positions_Q // spec.block
+    return (block_N >= spec.sink)[None, :] & (block_N[None, :] < current_Q[:, None] - spec.local)
+
+
+def query_entry_scores(q_HQD: torch.Tensor, entries_GCD: torch.Tensor, visible_QC: torch.Tensor) -> torch.Tensor:
+    """Sum over a group of per-head softmax over visible entries, [G, Q, C]; 0 where invisible.
+
+    A query that sees no entry has all zeros. This is the query-driven selector's score (InfLLM-V2).
+    """
+    groups = entries_GCD.shape[0]
+    q_GhQD = q_HQD.reshape(groups, -1, *q_HQD.shape[1:])
+    logit: torch.Tensor = q_GhQD @ entries_GCD[:, None].transpose(-1, -2) / q_HQD.shape[-1] ** 0.5
+    logit = logit.masked_fill(~visible_QC, -torch.inf)
+    return logit.softmax(-1).nan_to_num(0.0).sum(1)
+
+
+def forecast_entry_scores(f_GQD: torch.Tensor, entries_GCD: torch.Tensor, visible_QC: torch.Tensor) -> torch.Tensor:
+    """Dot products / sqrt(D), [G, Q, C]; -inf where invisible. No softmax: one head a group needs none."""
+    score: torch.Tensor = f_GQD @ entries_GCD.transpose(-1, -2) / f_GQD.shape[-1] ** 0.5
+    return score.masked_fill(~visible_QC, -torch.inf)
+
+
+def pool_blocks(score_GQC: torch.Tensor, blocks: int, spec: BlockSpec) -> torch.Tensor:
+    """Maximum over the entries that touch a block, [G, Q, N]; -inf where there is none.
+
+    Block b pools entries R*b - 1 .. R*b + R - 1 with R = block / stride.
+    """
+    per_block = spec.entries_per_block
+    right = per_block * blocks - score_GQC.shape[-1]
+    padded = F.pad(score_GQC, (1, right), value=-torch.inf)
+    return padded.unfold(-1, per_block + 1, per_block).amax(-1)
+
+
+def block_loss(score_GQN: torch.Tensor, teacher_GQN: torch.Tensor, free_QN: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the student's free blocks against the teacher's, mean over G and Q; a scalar.
+
+    score    student's block scores, any real numbers on free blocks
+    teacher  teacher's block scores >= 0; both are renormalised over the free blocks only
+    Queries without a free block, or whose teacher puts no mass on any, count as zero.
+    """
+    has_any_Q = free_QN.any(-1)
+    log_p = score_GQN.masked_fill(~free_QN, -torch.inf)[:, has_any_Q].log_softmax(-1)
+    target = teacher_GQN.masked_fill(~free_QN, 0.0)[:, has_any_Q]
+    target = target / target.sum(-1, keepdim=True).clamp_min(_TINY)
+    cross = -(target * log_p.masked_fill(~free_QN[has_any_Q], 0.0)).sum()
+    return cross / (score_GQN.shape[0] * score_GQN.shape[1])

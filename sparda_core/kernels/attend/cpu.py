@@ -1,0 +1,119 @@
+"""Attention over chosen blocks on a CPU: every block is read once for all heads of its group."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sparda_core.kernels.arrays import compute_dtype, group_size, host_array, on_cpu
+from sparda_core.kernels.attend.reference import attend_blocks as _reference
+from sparda_core.kernels.checks import require_ids, require_shape
+from sparda_core.kernels.jit import kernel, parallel_kernel, prange
+
+_Array = npt.NDArray[Any]
+_Ids = npt.NDArray[np.int64]
+_Counts = npt.NDArray[np.int32]
+
+
+def attend_blocks(
+    query: torch.Tensor, pool: torch.Tensor, physical: torch.Tensor, tokens: torch.Tensor
+) -> torch.Tensor:
+    """See `attend.reference.attend_blocks`; tensors on another device take the reference itself.
+
+    A pool in the computed dtype (that of a float32 or float64 query) is read in place; otherwise the
+    blocks listed are first widened into a copy. Queries do not influence each other, bit for bit.
+    Raises ConfigError on shapes, blocks or token counts outside the pool. Main thread only.
+    """
+    group = group_size(query, physical.shape[1])
+    require_shape(pool, "pool", n=None, KV=2, block=None, D=query.shape[3])
+    require_shape(physical, "physical", B=query.shape[0], Hk=query.shape[1] // group, T=query.shape[2], W=None)
+    require_shape(tokens, "tokens", B=query.shape[0], Hk=query.shape[1] // group, T=query.shape[2], W=physical.shape[3])
+    if not on_cpu(query, pool, physical, tokens):
+        return _reference(query, pool, physical, tokens)
+    dtype = compute_dtype(query, pool)
+    blocks, counts = host_array(physical, torch.int64), host_array(tokens, torch.int32)
+    require_ids(blocks, "physical", low=-1, high=pool.shape[0])
+    require_ids(counts, "tokens", low=0, high=pool.shape[2] + 1)
+    if pool.dtype != dtype or not pool.is_contiguous():
+        used, places = np.unique(blocks, return_inverse=True)
+        pool = pool[torch.from_numpy(used).clamp(min=0)]
+        blocks = np.where(blocks < 0, -1, places.reshape(blocks.shape))
+    query_BHTD = host_array(query, dtype)
+    out = np.zeros_like(query_BHTD)
+    scale = query_BHTD.dtype.type(query.shape[-1] ** -0.5)
+    _attend(query_BHTD, host_array(pool, dtype), blocks, counts, scale, out)
+    return torch.from_numpy(out).to(query.dtype)
+
+
+@parallel_kernel
+def _attend(query: _Array, pool: _Array, physical: _Ids, tokens: _Counts, scale: float, out: _Array) -> None:
+    batch, heads, queries, width = physical.shape
+    group = query.shape[1] // heads
+    for i in prange(batch * heads * queries):
+        row, head, t = i // (heads * queries), i // queries % heads, i % queries
+        first, last = head * group, (head + 1) * group
+        weights_GN = np.empty((group, width * pool.shape[2]), query.dtype)
+        blocks_W, counts_W = physical[row, head, t], tokens[row, head, t]
+        # Copies lie contiguously, which the inner loops need to use SIMD.
+        seen = _logits(query[row, first:last, t].copy(), pool, blocks_W, counts_W, scale, weights_GN)
+        for member in range(group):
+            _softmax(weights_GN[member, :seen])
+        out[row, first:last, t] = _mix(weights_GN, pool, blocks_W, counts_W)
+
+
+@kernel
+def _logits(
+    query_GD: _Array, pool: _Array, blocks_W: _Ids, counts_W: _Counts, scale: float, logits_GN: _Array
+) -> int:
+    """Scaled logits of every visible token, in list order; returns how many there are."""
+    seen = 0
+    for w in range(blocks_W.size):
+        block = blocks_W[w]
+        if block < 0:
+            continue
+        for j in range(counts_W[w]):
+            for member in range(query_GD.shape[0]):
+                logit = scale * 0
+                for d in range(query_GD.shape[1]):
+                    logit += query_GD[member, d] * pool[block, 0, j, d]
+                logits_GN[member, seen] = logit * scale
+            seen += 1
+    return seen
+
+
+@kernel
+def _softmax(weights_N: _Array) -> None:
+    if weights_N.size == 0:
+        return
+    top = weights_N[0]
+    for n in range(1, weights_N.size):
+        top = max(top, weights_N[n])
+    total = top * 0
+    for n in range(weights_N.size):
+        weights_N[n] = math.exp(weights_N[n] - top)
+        total += weights_N[n]
+    for n in range(weights_N.size):
+        weights_N[n] /= total
+
+
+@kernel
+def _mix(weights_GN: _Array, pool: _Array, blocks_W: _Ids, counts_W: _Counts) -> _Array:
+    """[G, D]: values of the visible tokens, weighted, added in list order."""
+    group, width = weights_GN.shape[0], pool.shape[3]
+    mixed_GD = np.zeros((group, width), pool.dtype)
+    seen = 0
+    for w in range(blocks_W.size):
+        block = blocks_W[w]
+        if block < 0:
+            continue
+        for j in range(counts_W[w]):
+            for member in range(group):
+                weight = weights_GN[member, seen]
+                for d in range(width):
+                    mixed_GD[member, d] += weight * pool[block, 1, j, d]
+            seen += 1
+    return mixed_GD

@@ -1,0 +1,89 @@
+"""Selection against slots, in the most obvious way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparda_core.kernels.diff.result import Diff, IntArray, Slots
+
+
+def diff_slots(
+    slots: Slots, places: IntArray, selection: npt.NDArray[np.int32], opened: IntArray, *, tick: int, lru: bool
+) -> Diff:
+    """Give every selected block a slot, and list the blocks that must be transferred. Changes `slots`.
+
+    places     int64 [B], place in `slots` of each batch row; no place twice
+    selection  int32 [B, Hk, W], logical ids, ascending, -1 last, no repeats, at most S of them
+    opened     int64 [B], the block that this step's own token opens; -1 for none
+    tick       time of this selection; later selections have larger ticks
+    lru        False: "last-selection", every block outside the selection is dropped first.
+               True: the least recently selected block goes, ties to the lower slot, when a slot is needed
+
+    A (row, head) that selects nothing sits the step out: its slots stay as they are.
+    Misses take empty slots first, the lowest first; no slot of the current selection is ever a victim.
+    """
+    batch, heads, width = selection.shape
+    physical = np.full((batch, heads, width), -1, np.int64)
+    counts = {name: np.zeros((batch, heads), np.int64) for name in ("misses", "opened", "wasted")}
+    missing: list[tuple[int, int, int, int]] = []
+    for b in range(batch):
+        for h in range(heads):
+            wanted = [block for block in selection[b, h].tolist() if block >= 0]
+            if wanted:
+                one = _Head(slots, int(places[b]), h)
+                if not lru:
+                    one.drop_others(wanted)
+                for w, block in enumerate(wanted):
+                    slot = one.find(block)
+                    if slot < 0:
+                        slot = one.victim(wanted)
+                        one.fill(slot, block, transferred=block != opened[b])
+                        if block != opened[b]:
+                            missing.append((b, h, block, one.base + slot))
+                            counts["misses"][b, h] += 1
+                    slots.used[one.at][slot] = tick
+                    physical[b, h, w] = one.base + slot
+                counts["opened"][b, h] = int(opened[b]) in wanted
+                counts["wasted"][b, h] = one.wasted
+    listed = np.array(missing, np.int64).reshape(-1, 4).T
+    return Diff(
+        physical=physical, miss_rows=listed[0], miss_heads=listed[1], miss_blocks=listed[2], miss_slots=listed[3],
+        **counts,
+    )  # fmt: skip
+
+
+class _Head:
+    """Slots of one (row, KV head)."""
+
+    def __init__(self, slots: Slots, place: int, head: int) -> None:
+        self.at = (place, head)
+        self.held, self.used, self.unread = slots.held[self.at], slots.used[self.at], slots.unread[self.at]
+        self.base = (place * slots.held.shape[1] + head) * slots.held.shape[2]
+        self.wasted = 0
+
+    def find(self, block: int) -> int:
+        return next((slot for slot, held in enumerate(self.held.tolist()) if held == block), -1)
+
+    def empty(self, slot: int) -> None:
+        self.wasted += bool(self.unread[slot])
+        self.held[slot], self.unread[slot] = -1, False
+
+    def drop_others(self, wanted: list[int]) -> None:
+        for slot, held in enumerate(self.held.tolist()):
+            if held not in wanted:
+                self.empty(slot)
+
+    def victim(self, wanted: list[int]) -> int:
+        """An empty slot, else the least recently selected block outside `wanted`; ties to the lower slot."""
+
+        def rank(slot: int) -> tuple[Any, ...]:
+            return (self.held[slot] >= 0, self.used[slot] if self.held[slot] >= 0 else 0, slot)
+
+        return min((slot for slot, held in enumerate(self.held.tolist()) if held not in wanted), key=rank)
+
+    def fill(self, slot: int, block: int, *, transferred: bool) -> None:
+        self.empty(slot)
+        self.held[slot], self.unread[slot] = block, transferred

@@ -1,0 +1,51 @@
+"""Which function states the work of which kind of operation. Free of torch."""
+
+from __future__ import annotations
+
+from sparda_core.errors import PlanError
+from sparda_core.facts import StepFacts
+from sparda_core.kernels.append import work as append
+from sparda_core.kernels.attend import work as attend
+from sparda_core.kernels.compress import work as compress
+from sparda_core.kernels.diff import work as diff
+from sparda_core.kernels.gather import work as gather
+from sparda_core.kernels.linear import work as linear
+from sparda_core.plan import WHOLE_MODEL, Kind, Op, Phase
+from sparda_core.selector import Selector
+from sparda_core.work import Work, WorkContext, WorkFunction
+
+WORK: dict[str, WorkFunction] = {
+    Kind.EMBED: linear.embed_work,
+    Kind.PROJECT: linear.project_work,
+    Kind.ENTRIES: compress.work,
+    Kind.DIFF: diff.work,
+    Kind.FETCH: gather.work,
+    Kind.STAGE: gather.stage_work,
+    Kind.APPEND: append.work,
+    Kind.ATTEND: attend.work,
+    Kind.OUTPUT: linear.output_work,
+    Kind.MLP: linear.mlp_work,
+    Kind.HEAD: linear.head_work,
+}
+
+
+def work_of(op: Op, facts: StepFacts, context: WorkContext, selector: Selector) -> Work:
+    """Work of one operation: the selector's word for kinds it declares, the table's for the others.
+
+    Raises PlanError for a kind that neither knows and for a layer that the facts do not cover.
+    """
+    if op.layer != WHOLE_MODEL and not 0 <= op.layer < facts.selected.shape[0]:
+        raise PlanError(f"op {op.name!r} is for layer {op.layer}; the facts cover {facts.selected.shape[0]} layers")
+    if _declares(selector, op):
+        return selector.work(op, facts, context)
+    if op.kind not in WORK:
+        raise PlanError(
+            f"op {op.name!r} has kind {op.kind!r}, which neither selector {selector.name!r} "
+            f"nor the table of kernels states work for; known: {', '.join(sorted(WORK))}"
+        )
+    return WORK[op.kind](op, facts, context)
+
+
+def _declares(selector: Selector, op: Op) -> bool:
+    lead = op.layer - op.source
+    return op.layer != WHOLE_MODEL and any(op.kind in selector.operations(op.layer, phase, lead) for phase in Phase)

@@ -1,0 +1,69 @@
+"""Table look-ups of every decode step: numba, because a few microseconds are spent once a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparda_core.kernels.jit import kernel
+
+IntArray = npt.NDArray[np.int64]
+
+
+@kernel
+def find_blocks(
+    table: IntArray, places: IntArray, positions: IntArray, reserved: IntArray, block: int
+) -> tuple[IntArray, bool]:  # pragma: no cover - compiled
+    """Where the block of each position lies, and whether every position was below `reserved`.
+
+    table      int64 [R, Hk, blocks], one layer's
+    places     int64 [B], row of `table` of each batch row
+    positions  int64 [B, T]; a negative one gives -1
+    reserved   int64 [R], tokens
+    returns    int64 [B, Hk, T], bool
+    """
+    batch, width = positions.shape
+    heads = table.shape[1]
+    found = np.full((batch, heads, width), -1, np.int64)
+    for b in range(batch):
+        place = places[b]
+        for t in range(width):
+            position = positions[b, t]
+            if position >= reserved[place]:
+                return found, False
+            if position >= 0:
+                for h in range(heads):
+                    found[b, h, t] = table[place, h, position // block]
+    return found, True
+
+
+@kernel
+def find_slots(held: IntArray, places: IntArray, blocks: IntArray) -> IntArray:  # pragma: no cover - compiled
+    """Slot that holds each logical block, as an index over all rows, heads and slots; -1 where none does.
+
+    held     int64 [R, Hk, slots], logical block in each slot, -1 = empty
+    places   int64 [B], row of `held` of each batch row
+    blocks   int64 [B, T]; a negative one gives -1
+    returns  int64 [B, Hk, T]
+    """
+    batch, width = blocks.shape
+    _, heads, slots = held.shape
+    found = np.full((batch, heads, width), -1, np.int64)
+    for b in range(batch):
+        for h in range(heads):
+            first = (places[b] * heads + h) * slots
+            for t in range(width):
+                if blocks[b, t] < 0:
+                    continue
+                for s in range(slots):
+                    if held[places[b], h, s] == blocks[b, t]:
+                        found[b, h, t] = first + s
+                        break
+    return found
+
+
+def as_int64(values: Any) -> IntArray:
+    """A contiguous int64 array of `values` (a sequence, an array or a CPU tensor), without a copy where it is one."""
+    return np.ascontiguousarray(values, np.int64)

@@ -1,0 +1,69 @@
+"""Options of a CPU session, and the threads its compute lane runs on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+import numba
+import torch
+
+from sparda_core.errors import ConfigError
+
+
+def compute_threads() -> int:
+    """Default threads of the compute lane: one core is left to the copy lane, for every runtime alike."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
+
+
+def _positive(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ConfigError(f"{attribute.name}={value} must be > 0, or None for no limit of ours")
+
+
+@attrs.frozen(kw_only=True)
+class SessionOptions:
+    """How a session runs; none of it changes what it answers.
+
+    link_bytes_per_s  emulated speed of the link; None: as fast as this machine copies
+    threads           of the compute lane; None: all cores but one
+    timeline          record when each operation of a decode step ran
+    page_blocks       blocks per page of the stores
+    host_limit_bytes  most bytes of the host store; None: what the machine gives
+    keep_queries      prompt queries kept per row and layer, for snapshots that another selector calibrates on
+    """
+
+    link_bytes_per_s: float | None = attrs.field(default=None, validator=_positive)
+    threads: int | None = attrs.field(default=None, validator=_positive)
+    timeline: bool = False
+    page_blocks: int = attrs.field(default=64, validator=_positive)
+    host_limit_bytes: int | None = attrs.field(default=None, validator=_positive)
+    keep_queries: int = 0
+
+    @classmethod
+    def of(cls, **options: Any) -> SessionOptions:
+        """Build from keywords; raises ConfigError for an unknown one."""
+        known = [field.name for field in attrs.fields(cls)]
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"session option {name!r} is unknown; known: {', '.join(known)}")
+        return cls(**options)
+
+
+class ComputeThreads:
+    """Threads of torch and numba while a step runs; what was set before is put back."""
+
+    def __init__(self, threads: int | None) -> None:
+        self._threads = threads or compute_threads()
+        self._before = (self._threads, self._threads)
+
+    def __enter__(self) -> None:
+        self._before = (torch.get_num_threads(), numba.get_num_threads())
+        torch.set_num_threads(self._threads)
+        numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
+
+    def __exit__(self, *failure: object) -> None:
+        torch.set_num_threads(self._before[0])
+        numba.set_num_threads(self._before[1])

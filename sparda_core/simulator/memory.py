@@ -1,0 +1,81 @@
+"""What a combination takes of device and host memory, so that a point that does not fit never gets a time."""
+
+from __future__ import annotations
+
+import attrs
+
+from sparda_core.errors import CapacityError
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Kind, StepPlan
+from sparda_core.simulator.profile import Profile
+from sparda_core.work import WorkContext
+
+#: Blocks of one page of the host store: it grows by pages.
+PAGE_BLOCKS = 64
+
+
+@attrs.frozen(kw_only=True)
+class MemoryNeed:
+    """Bytes by what they hold.
+
+    weights   all projections, embeddings, and the Forecast's where the model has one
+    entries   compressed keys of every layer
+    resident  blocks of the layers that stay on the device
+    pools     slots of the offloaded layers
+    staging   two layers' earlier blocks, while a prefill chunk runs
+    reserved  taken before anything is loaded
+    host      pages of the offloaded layers
+    """
+
+    weights: float
+    entries: float
+    resident: float
+    pools: float
+    staging: float
+    reserved: float
+    host: float
+
+    @property
+    def device(self) -> float:
+        """Bytes of device memory."""
+        return self.weights + self.entries + self.resident + self.pools + self.staging + self.reserved
+
+
+def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile: Profile) -> MemoryNeed:
+    """Bytes that the rows of `facts` take under `plan`."""
+    shape, spec = context.shape, context.spec
+    offloaded = shape.layers - plan.resident_layers
+    lengths = [int(n) for n in facts.lengths[facts.active]]
+    blocks = sum(map(spec.block_count, lengths))
+    pages = sum(-(-spec.block_count(n) // PAGE_BLOCKS) for n in lengths)
+    # One Forecast a layer, and the first layer's own beside it.
+    forecasts = (shape.layers + 1) * shape.forecast_weights if context.forecast else 0
+    staged = 2 * blocks if offloaded and any(op.kind == Kind.STAGE for op in plan.ops) else 0
+    return MemoryNeed(
+        weights=(shape.weights + forecasts) * context.weight_bytes,
+        entries=sum(map(spec.entry_count, lengths))
+        * shape.layers * shape.kv_heads * shape.head_dim * context.entry_bytes,
+        resident=plan.resident_layers * shape.kv_heads * blocks * context.block_bytes,
+        pools=offloaded * len(lengths) * shape.kv_heads * facts.slots * context.block_bytes,
+        staging=shape.kv_heads * staged * context.block_bytes,
+        reserved=profile.reserved_bytes,
+        host=offloaded * shape.kv_heads * pages * PAGE_BLOCKS * context.host_block_bytes,
+    )  # fmt: skip
+
+
+def shortage(need: MemoryNeed, profile: Profile) -> CapacityError | None:
+    """The error that says which memory is too small and by how much; None where everything fits."""
+    shared = profile.host_bytes is None
+    device = need.device + (need.host if shared else 0.0)
+    if device > profile.device_bytes:
+        hint = "lower the batch or the context, use fewer slots, or a runtime that offloads"
+        return _error("device", device, profile.device_bytes, profile, hint)
+    if profile.host_bytes is not None and need.host > profile.host_bytes:
+        hint = "lower the batch or the context, keep more layers resident, or set memory.host_bytes to your machine's"
+        return _error("host", need.host, profile.host_bytes, profile, hint)
+    return None
+
+
+def _error(tier: str, need: float, have: float, profile: Profile, hint: str) -> CapacityError:
+    hint = f"out of memory on profile {profile.name!r}: {need / 1e9:.1f} of {have / 1e9:.1f} GB; {hint}"
+    return CapacityError(tier=tier, need=int(need), free=int(have), unit="bytes", hint=hint)

@@ -1,0 +1,171 @@
+"""predict: how long a step takes on a machine, what bounds it, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from sparda_core import __version__
+from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Lane, Op, StepPlan
+from sparda_core.selector import Selector
+from sparda_core.simulator.bound import bound_of, shares
+from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.memory import MemoryNeed, memory_need, shortage
+from sparda_core.simulator.profile import Profile
+from sparda_core.simulator.quantity import Basis
+from sparda_core.simulator.run import Run, WorkOfOp, run_steps
+from sparda_core.spans import Timeline, exposed_wait_ns
+from sparda_core.work import Work, WorkContext
+
+
+@attrs.frozen(kw_only=True)
+class Prediction:
+    """One prediction. Where the point does not fit, everything that is a time raises CapacityError.
+
+    need         memory by what it holds
+    problem      why it does not fit; None where it does
+    tokens       tokens that one step processes, mean over the steps
+    provenance   what the numbers rest on: profile, its digest and priors, runtime, selector, version
+    """
+
+    need: MemoryNeed
+    problem: CapacityError | None
+    tokens: float
+    provenance: dict[str, str]
+    _plan: StepPlan
+    _run: Run | None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it fits into memory."""
+        return self.problem is None
+
+    @property
+    def timeline(self) -> Timeline:
+        """When each operation runs."""
+        return self._done.timeline
+
+    @property
+    def step_s(self) -> float:
+        """Mean time of a step, the gap before it included."""
+        return sum(self._done.step_ns) / len(self._done.step_ns) / 1e9
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second over all rows."""
+        return self.tokens / self.step_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Time per step in which the compute lane waited for a transfer; the launch gap of attention included."""
+        return sum(exposed_wait_ns(self.timeline, self._plan).values()) / self._steps / 1e9
+
+    @property
+    def transfer_s(self) -> float:
+        """Time per step in which the h2d lane was busy."""
+        return self.timeline.busy_ns(Lane.H2D) / self._steps / 1e9
+
+    @property
+    def hidden_s(self) -> float:
+        """Transfer per step that ran beside compute."""
+        return max(0.0, self.transfer_s - self.exposed_s)
+
+    @property
+    def by_kind(self) -> dict[str, float]:
+        """Seconds per step by kind of operation, whatever ran beside it; longest first."""
+        total: dict[str, float] = {}
+        for span in self.timeline.spans:
+            kind = str(span.kind)
+            total[kind] = total.get(kind, 0.0) + (span.end_ns - span.start_ns) / self._steps / 1e9
+        return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Seconds of the first step's critical path by launch, select, hbm, compute, pcie."""
+        return shares(self.timeline, self._plan)
+
+    @property
+    def bound(self) -> str:
+        """What most of the critical path is spent for: launch, select, hbm, compute or pcie."""
+        return bound_of(self.spent)
+
+    @property
+    def _done(self) -> Run:
+        if self.problem is not None:
+            raise self.problem
+        assert self._run is not None
+        return self._run
+
+    @property
+    def _steps(self) -> int:
+        return len(self._done.step_ns)
+
+
+def predict(
+    plan: StepPlan, facts: StepFacts | Sequence[StepFacts], *, context: WorkContext, selector: Selector,
+    profile: Profile, steps: int = 1, work_of_op: WorkOfOp | None = None,
+) -> Prediction:  # fmt: skip
+    """Predict a plan under facts on a profile.
+
+    facts       of one step, run `steps` times, or of several steps in a row (then `steps` stays 1)
+    work_of_op  states the work of an operation; None: the kernels' and the selector's own work.py
+    Raises ProfileError where the profile has no law for the plan. A point that does not fit into
+    memory is no error here: see Prediction.feasible.
+    """
+    if steps < 1:
+        raise ConfigError(f"steps={steps} must be >= 1")
+    if not isinstance(facts, StepFacts) and steps != 1:
+        raise ConfigError(f"steps={steps} with facts of {len(facts)} steps; give one of the two")
+    every = [facts] * steps if isinstance(facts, StepFacts) else list(facts)
+    if not every:
+        raise ConfigError("facts is empty; predict at least one step")
+    profile.check_engine(plan)
+    # What is written through to the host store follows from the plan.
+    context = attrs.evolve(context, resident_layers=plan.resident_layers)
+    # The fullest step decides whether the run fits.
+    fullest = max(every, key=lambda fact: int(fact.lengths.sum()))
+    need = memory_need(plan, fullest, context, profile)
+    problem = shortage(need, profile)
+    work = work_of_op or kernel_work(plan, context, selector)
+    return Prediction(
+        need=need, problem=problem, tokens=sum(f.rows * f.new_tokens for f in every) / len(every),
+        provenance=_provenance(plan, context, profile), plan=plan,
+        run=None if problem else run_steps(plan, every, work, profile),
+    )  # fmt: skip
+
+
+def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> WorkOfOp:
+    """Work as the kernels' and the selector's work.py state it; a `uva` transfer holds the context's copy_ctas."""
+    from sparda_core.kernels.work_table import work_of
+
+    holds = context.copy_ctas if plan.engine == "uva" else 0
+
+    def work_of_op(op: Op, facts: StepFacts) -> Work:
+        work = work_of(op, facts, context, selector)
+        return attrs.evolve(work, sms=holds) if work.h2d_bytes and op.lane != Lane.COMPUTE else work
+
+    return work_of_op
+
+
+def _provenance(plan: StepPlan, context: WorkContext, profile: Profile) -> dict[str, str]:
+    bases = profile.bases()
+    counts: Mapping[Basis, int] = {basis: list(bases.values()).count(basis) for basis in Basis}
+    told = {
+        "profile": profile.name,
+        "profile_title": profile.title,
+        "profile_date": profile.date,
+        "profile_digest": profile.digest,
+        "numbers": ", ".join(f"{count} {basis}" for basis, count in counts.items() if count),
+        "priors": ", ".join(name for name, basis in bases.items() if basis == Basis.PRIOR),
+        "runtime": plan.runtime,
+        "selector": plan.selector,
+        "engine": plan.engine,
+        "shape": context.shape.name,
+        "version": __version__,
+    }
+    if isinstance(profile, GpuProfile):
+        told["launches"] = "eager" if profile.eager else "graph"
+    return told

@@ -1,0 +1,154 @@
+"""Profile: what a machine charges for the operations of a plan. One class a kind of device."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import attrs
+
+from sparda_core.errors import ProfileError
+from sparda_core.plan import Kind, Lane, Op, StepPlan
+from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, Slowdown
+from sparda_core.work import Work
+
+#: Kinds that a runtime writes; every other kind belongs to a selector.
+RUNTIME_KINDS = frozenset(map(str, Kind))
+#: What an operation can wait for, by the label of its flow.
+FLOPS, HBM, LINK, TIME = "flops", "hbm", "link", "time"
+
+
+@attrs.frozen(kw_only=True)
+class Charge:
+    """One flow that an operation starts: `size` units, of which each takes `uses` from the shared resources."""
+
+    label: str
+    size: float
+    uses: Mapping[str, float]
+    cap: float
+
+
+@attrs.frozen(kw_only=True)
+class Price:
+    """What one operation costs when nothing runs beside it.
+
+    issue_s    host time to issue it; the host issues operations one after another, in plan order
+    launch_s   from the end of what it waits for to its start; part of no span
+    wake_s     the same where it found itself waiting for another lane, and launched into the wait;
+               None where a launch begins only when everything has ended
+    latency_s  inside the span, before its flows
+    launches_s the part of latency_s that is launches of further kernels
+    charges    its flows, side by side; it ends with the last one
+    copies     True for a transfer beside the compute lane, False for an operation of that lane
+    ctas       thread blocks that hold SMs while it runs
+    tokens     tokens it processes
+    load       share of its time in which a transfer keeps its processor busy (less than 1 on a slow link)
+    key        what a CPU profile looks it up by
+    """
+
+    issue_s: float = 0.0
+    launch_s: float = 0.0
+    wake_s: float | None = None
+    latency_s: float = 0.0
+    launches_s: float = 0.0
+    charges: tuple[Charge, ...] = ()
+    copies: bool = False
+    ctas: int = 0
+    tokens: int = 1
+    load: float = 1.0
+    key: str = ""
+
+    @property
+    def nothing(self) -> bool:
+        """True where there is nothing to do, not even a launch."""
+        return not (self.charges or self.launch_s or self.latency_s)
+
+
+def moves(op: Op) -> bool:
+    """Whether an operation is a transfer beside the compute lane."""
+    return op.lane != Lane.COMPUTE
+
+
+@attrs.frozen(kw_only=True)
+class Profile(abc.ABC):
+    """A machine: where its numbers come from, and what it charges.
+
+    name   profile name; `title`, `date` say what was measured and when
+    """
+
+    device: ClassVar[str]
+    engines: ClassVar[tuple[str, ...]]
+
+    name: str
+    title: str
+    date: str
+
+    @abc.abstractmethod
+    def capacity(self) -> dict[str, float]:
+        """Shared resources, units per second."""
+
+    @abc.abstractmethod
+    def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
+        """What `op` costs alone. Raises ProfileError where the profile has no law for it."""
+
+    @abc.abstractmethod
+    def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
+        """How much slower the flows of `mine` are while `others` run, >= 1."""
+
+    @property
+    @abc.abstractmethod
+    def step_s(self) -> float:
+        """From the end of one step to the first operation of the next."""
+
+    @property
+    @abc.abstractmethod
+    def device_bytes(self) -> float:
+        """Memory of the device."""
+
+    @property
+    @abc.abstractmethod
+    def reserved_bytes(self) -> float:
+        """Device memory that is taken before a model is loaded."""
+
+    @property
+    @abc.abstractmethod
+    def host_bytes(self) -> float | None:
+        """Memory for the host store; None where it comes out of the device's (a CPU)."""
+
+    @abc.abstractmethod
+    def with_link(self, bytes_per_s: float) -> Self:
+        """The same machine with another host link (each way)."""
+
+    @abc.abstractmethod
+    def kernel_ceilings(self) -> tuple[float, float]:
+        """FLOP/s and device bytes/s that one kernel reaches; infinite where a profile knows no ceiling."""
+
+    def check_engine(self, plan: StepPlan) -> None:
+        """Raise ProfileError where the plan moves blocks in a way this device does not have."""
+        if plan.engine not in self.engines and any(moves(op) for op in plan.ops):
+            raise ProfileError(
+                f"engine={plan.engine!r} does not exist on profile {self.name!r} (device {self.device}); "
+                f"write the plan with one of: {', '.join(self.engines)}"
+            )
+
+    def bases(self) -> dict[str, Basis]:
+        """What each number rests on, by its dotted name."""
+        return dict(_bases(self, ""))
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits that change with any number of the profile."""
+        text = json.dumps(attrs.asdict(self), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _bases(part: Any, prefix: str) -> Iterator[tuple[str, Basis]]:
+    for field in attrs.fields(type(part)):
+        value = getattr(part, field.name)
+        if isinstance(value, Quantity | Slowdown | PieceCurve):
+            yield prefix + field.name, value.basis
+        elif attrs.has(type(value)):
+            yield from _bases(value, f"{prefix}{field.name}.")

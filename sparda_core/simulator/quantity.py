@@ -1,0 +1,138 @@
+"""Numbers of a hardware profile: each carries its unit, its source, and what it rests on."""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import itertools
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from sparda_core.errors import ProfileError
+
+
+class Basis(enum.StrEnum):
+    """What a number rests on."""
+
+    MEASURED = "measured"
+    DATASHEET = "datasheet"
+    PRIOR = "prior"  # carried over from a similar machine, or assumed; never measured on this one
+
+
+def _text(instance: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ProfileError(f"{attribute.name}={value!r} must be a text that is not empty")
+
+
+def _basis(value: str) -> Basis:
+    try:
+        return Basis(value)
+    except ValueError as wrong:
+        raise ProfileError(f"basis={value!r} is unknown; known: {', '.join(Basis)}") from wrong
+
+
+@attrs.frozen(kw_only=True)
+class Quantity:
+    """One number."""
+
+    value: float = attrs.field(converter=float)
+    unit: str = attrs.field(validator=_text)
+    source: str = attrs.field(validator=_text)
+    basis: Basis = attrs.field(converter=_basis)
+
+    @value.validator
+    def _positive(self, attribute: attrs.Attribute[float], value: float) -> None:
+        if not (math.isfinite(value) and value >= 0):
+            raise ProfileError(f"value={value} must be finite and >= 0")
+
+    def with_value(self, value: float, why: str) -> Quantity:
+        """The same quantity, set by hand: a prior from then on."""
+        return attrs.evolve(self, value=value, source=f"set to {value:g}: {why}", basis=Basis.PRIOR)
+
+
+def _rising(instance: object, attribute: attrs.Attribute[tuple[float, ...]], value: tuple[float, ...]) -> None:
+    if not value or any(b <= a for a, b in itertools.pairwise(value)):
+        raise ProfileError(f"{attribute.name}={list(value)} must be ascending and not empty")
+
+
+def _floats(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(map(float, values))
+
+
+def _rows(values: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(_floats, values))
+
+
+def _interpolate(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """Piecewise linear between the points, constant beyond them."""
+    if x <= xs[0]:
+        return ys[0]
+    if x >= xs[-1]:
+        return ys[-1]
+    at = bisect.bisect_right(xs, x)
+    share = (x - xs[at - 1]) / (xs[at] - xs[at - 1])
+    return ys[at - 1] + share * (ys[at] - ys[at - 1])
+
+
+@attrs.frozen(kw_only=True)
+class Slowdown:
+    """How much longer something takes beside something else, by thread blocks held and tokens processed.
+
+    factor  one row for each of `ctas`, one column for each of `tokens`; 1 means no slower
+    Linear between CTA counts and in log2(tokens); tokens outside the table take its nearest column,
+    more CTAs than the table knows raise ProfileError.
+    """
+
+    ctas: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
+    tokens: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
+    factor: tuple[tuple[float, ...], ...] = attrs.field(converter=_rows)
+    source: str = attrs.field(validator=_text)
+    basis: Basis = attrs.field(converter=_basis)
+
+    @factor.validator
+    def _fits(self, attribute: attrs.Attribute[object], value: tuple[tuple[float, ...], ...]) -> None:
+        if len(value) != len(self.ctas) or any(len(row) != len(self.tokens) for row in value):
+            raise ProfileError(f"factor must have {len(self.ctas)} rows (ctas) of {len(self.tokens)} columns (tokens)")
+        if any(not (math.isfinite(x) and x >= 1) for row in value for x in row):
+            raise ProfileError(f"factor={[list(row) for row in value]}: every slowdown must be finite and >= 1")
+        if self.tokens[0] < 1:
+            raise ProfileError(f"tokens={list(self.tokens)} must be >= 1")
+
+    def at(self, ctas: float, tokens: float) -> float:
+        """Slowdown beside `ctas` thread blocks, for operations on `tokens` tokens."""
+        if not self.ctas[0] <= ctas <= self.ctas[-1]:
+            raise ProfileError(
+                f"ctas={ctas:g} is outside the measured {self.ctas[0]:g} to {self.ctas[-1]:g}; choose a count inside"
+            )
+        columns = [math.log2(t) for t in self.tokens]
+        rows = [_interpolate(columns, row, math.log2(max(tokens, 1))) for row in self.factor]
+        return _interpolate(self.ctas, rows, ctas)
+
+
+@attrs.frozen(kw_only=True)
+class PieceCurve:
+    """Rate of many equal pieces moved by one call, by the size of a piece.
+
+    Turned into a cost per piece on top of its bytes at full rate, which is what falls off between
+    the points and stays constant beyond them.
+    """
+
+    piece_bytes: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
+    bytes_per_s: tuple[float, ...] = attrs.field(converter=_floats)
+    source: str = attrs.field(validator=_text)
+    basis: Basis = attrs.field(converter=_basis)
+
+    @bytes_per_s.validator
+    def _fits(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if len(value) != len(self.piece_bytes) or any(not (math.isfinite(x) and x > 0) for x in value):
+            raise ProfileError(f"bytes_per_s={list(value)} must hold one rate > 0 for each of piece_bytes")
+
+    def piece_s(self, piece_bytes: float, whole_bytes_per_s: float) -> float:
+        """Seconds that one piece costs beyond its bytes at `whole_bytes_per_s`, the rate of one large piece."""
+        extra = [
+            max(0.0, size / rate - size / whole_bytes_per_s)
+            for size, rate in zip(self.piece_bytes, self.bytes_per_s, strict=True)
+        ]
+        return _interpolate([math.log2(b) for b in self.piece_bytes], extra, math.log2(max(piece_bytes, 1)))

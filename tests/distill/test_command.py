@@ -1,0 +1,84 @@
+"""`sparda train` from options to files, on a tiny GGUF."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from sparda_core.distill.command import add_arguments, command_line, run
+from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.models.forecast_weights import load_forecast
+from sparda_core.models.gguf import read_gguf
+from sparda_core.models.load import load_model
+from tests.models.gguf_files import SMALL, write_directory, write_gguf
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPARDA_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "small.gguf")
+    (tmp_path / "text.txt").write_text(" ".join(f"line {i} of the text" for i in range(200)))
+    return tmp_path
+
+
+def parsed(folder: Path, *extra: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = {
+        "--out": folder / "out.safetensors", "--model": folder / "small.gguf", "--text": folder / "text.txt",
+        "--steps": 3, "--window": 512, "--first-position": 384, "--positions": 16, "--recall-window": 0,
+    }  # fmt: skip
+    return parser.parse_args([*(str(part) for pair in options.items() for part in pair), *extra])
+
+
+def test_training_writes_a_forecast_that_loads_and_says_how_it_was_made(folder: Path) -> None:
+    assert run(parsed(folder, "--init", "random", "--seed", "7")) == 0
+    forecast = load_forecast(folder / "out.safetensors", SMALL)
+    assert forecast.metadata["base_model"] == "small"
+    assert forecast.metadata["documents"] == ["text.txt"]
+    assert len(forecast.metadata["data_sha256"]) == 64
+    assert (forecast.metadata["steps"], forecast.metadata["seed"]) == (3, 7)
+    assert str(folder) not in json.dumps(dict(forecast.metadata))
+    model = load_model(folder / "small.gguf", forecast=folder / "out.safetensors")
+    assert model.decoder.has_forecast
+
+
+def test_the_recorded_command_makes_the_same_run_again(folder: Path) -> None:
+    args = parsed(folder, "--seed", "3", "--lr", "0.001")
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    again = parser.parse_args(command_line(args).split()[2:])
+    for name in ("steps", "window", "positions", "first_position", "lr", "seed", "init", "sink", "local", "dtype"):
+        assert getattr(again, name) == getattr(args, name)
+
+
+def test_recall_on_held_out_text_is_written_with_its_conditions(folder: Path) -> None:
+    assert run(parsed(folder, "--recall-window", "1024", "--results", str(folder / "recall.json"))) == 0
+    report = json.loads((folder / "recall.json").read_text())
+    assert "typing.py" in report["conditions"]["windows"]
+    assert set(report["recall"]["forecast"]) == {"8", "12", "16", "24"}
+    assert {"forecast", "query-mean", "random", "infinigen-softmax", "infinigen-entry"} <= set(report["recall"])
+    assert len(report["losses_nats"]) == 3
+    assert not list(folder.glob(".*.part"))
+
+
+def test_bad_options_are_refused_before_anything_is_written(folder: Path) -> None:
+    cases = [
+        (("--out", str(folder / "out.bin")), "must end in .safetensors"),
+        (("--window", "2048"), "must be <= context=1024"),
+        (("--first-position", "100"), "first_position=100"),
+        (("--text", str(folder / "absent.txt")), "cannot be read"),
+    ]
+    for extra, said in cases:
+        with pytest.raises(ConfigError, match=said):
+            run(parsed(folder, *extra))
+    write_directory(folder / "plain", dict(read_gguf(folder / "small.gguf").tensors))
+    with pytest.raises(WeightsError, match=r"no tokenizer\.json"):
+        run(parsed(folder, "--model", str(folder / "plain")))
+    (folder / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run(parsed(folder, "--out", str(folder / "file" / "out.safetensors")))
+    assert not list(folder.glob("out.*"))

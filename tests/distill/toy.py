@@ -1,0 +1,36 @@
+"""A toy model, block cut and token stream that tests of the trainer share."""
+
+from __future__ import annotations
+
+import torch
+
+from sparda_core.distill.config import TrainConfig
+from sparda_core.models.config import DecoderConfig
+from sparda_core.models.decoder import Decoder
+from sparda_core.models.model import Model
+from sparda_core.models.tiny import random_weights
+from sparda_core.shapes import BlockSpec, ModelShape
+
+SPEC = BlockSpec(block=8, window=4, stride=2, sink=1, local=1, budget=6)
+SHAPE = ModelShape(
+    name="toy", layers=3, hidden=24, ffn=32, q_heads=4, kv_heads=2, head_dim=8, vocab=41, context=128,
+    tied_embeddings=True,
+)  # fmt: skip
+
+
+def toy_model() -> Model:
+    """Random, but with queries strong enough that attention prefers some blocks to others."""
+    weights = random_weights(SHAPE, seed=3, dtype=torch.float64)
+    sharp = {name: 6 * w if "q_proj" in name else w for name, w in weights.items()}
+    return Model(name="toy", decoder=Decoder(DecoderConfig(shape=SHAPE), sharp))
+
+
+def toy_config(**changes: float | str) -> TrainConfig:
+    options: dict[str, object] = {
+        "spec": SPEC, "steps": 12, "window": 96, "positions": 24, "first_position": 40, "lr": 0.05, "warmup": 2,
+    }  # fmt: skip
+    return TrainConfig(**(options | changes))  # type: ignore[arg-type]
+
+
+def toy_stream(tokens: int = 500) -> torch.Tensor:
+    return torch.randint(0, SHAPE.vocab, (tokens,), generator=torch.Generator().manual_seed(8))

@@ -1,0 +1,69 @@
+"""Names to methods: entry points, in-process additions, and helpful refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.registry import RUNTIMES, SELECTORS
+from sparda_core.runtimes.resident import Resident
+
+
+class Mine(Resident):
+    """A third party's runtime."""
+
+
+@pytest.fixture
+def mine() -> Iterator[str]:
+    RUNTIMES.register("mine", Mine)
+    yield "mine"
+    RUNTIMES.unregister("mine")
+
+
+def test_the_built_in_methods_come_through_entry_points() -> None:
+    assert set(SELECTORS.names()) >= {
+        "dense", "query", "infinigen", "forecast", "oracle", "random", "window", "replay",
+    }  # fmt: skip
+    assert set(RUNTIMES.names()) >= {"resident", "offload-sync", "offload-prefetch"}
+
+
+@pytest.mark.parametrize("registry", [SELECTORS, RUNTIMES])
+def test_every_factory_can_be_imported(registry: object) -> None:
+    for name in registry.names():  # type: ignore[attr-defined]
+        assert callable(registry.factory(name))  # type: ignore[attr-defined]
+
+
+def test_an_unknown_name_answers_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'forecast'") as unknown:
+        SELECTORS.make("forcast")
+    assert "query" in unknown.value.known
+
+
+def test_an_addition_is_found_and_can_be_taken_back(mine: str) -> None:
+    assert isinstance(RUNTIMES.make(mine), Mine)
+    RUNTIMES.unregister(mine)
+    with pytest.raises(UnknownNameError):
+        RUNTIMES.make(mine)
+
+
+def test_a_taken_name_is_refused(mine: str) -> None:
+    with pytest.raises(ConfigError, match="'mine' is already registered"):
+        RUNTIMES.register(mine, Resident)
+    with pytest.raises(ConfigError, match="'resident' is already registered"):
+        RUNTIMES.register("resident", Mine)
+
+
+def test_an_option_that_the_factory_does_not_take_is_named_with_those_it_does() -> None:
+    with pytest.raises(ConfigError, match=r"runtime='resident': .*fast.*its options: .*slots"):
+        RUNTIMES.make("resident", fast=True)
+
+
+def test_a_factory_must_make_the_right_thing() -> None:
+    RUNTIMES.register("wrong", lambda: {})
+    try:
+        with pytest.raises(ConfigError, match="made a dict, not a Runtime"):
+            RUNTIMES.make("wrong")
+    finally:
+        RUNTIMES.unregister("wrong")
