@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sparda_core.runtimes.copy_lane import CopyLane
 
 from sparda_core.errors import ConfigError, RowError, SpardaError
 from sparda_core.facts import StepFacts
@@ -19,6 +18,7 @@ from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase, StepPlan
 from sparda_core.runtime import Runtime, Session, StepResult
 from sparda_core.runtimes.adopt import adopt_row, take_snapshot
+from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk

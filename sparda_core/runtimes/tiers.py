@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from sparda_core.kernels.gather.cpu import gather_blocks
 from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.entry_store import EntryStore
 from sparda_core.runtimes.slot_pool import SlotPool
-
 from sparda_core.shapes import BlockSpec, ModelShape
 
 Ints = npt.NDArray[np.int64]

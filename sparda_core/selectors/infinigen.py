@@ -69,16 +69,16 @@ class InfiniGen(ScoringDeclaration):
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Of the scoring chosen; own-query scoring where the operation runs in its own layer."""
         if self.scoring == "entry-softmax" or op.source == op.layer:
-            from sparda_core.kernels.score_query.work import work
+            from sparda_core.kernels.score_query.work import work as query_work
 
-            return work(op, facts, context)
+            return query_work(op, facts, context)
         if self.scoring == "entry-raw":
-            from sparda_core.kernels.score_forecast.work import work
+            from sparda_core.kernels.score_forecast.work import work as forecast_work
 
-            return work(op, facts, context)
-        from sparda_core.kernels.score_proxy.work import work
+            return forecast_work(op, facts, context)
+        from sparda_core.kernels.score_proxy.work import work as proxy_work
 
-        return work(op, facts, context, channels=self._width(context.shape))
+        return proxy_work(op, facts, context, channels=self._width(context.shape))
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, which keeps partial keys per row and layer; raises ConfigError for too many channels."""

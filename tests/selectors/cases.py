@@ -14,7 +14,6 @@ from sparda_core.selectors.observer import SelectionObserver
 from sparda_core.selectors.query import Query
 from sparda_core.selectors.recording import Recording
 from sparda_core.shapes import BlockSpec
-
 from tests.selectors.world import SHAPE, SPEC, Drive, World
 
 ROOT = Path(__file__).parents[2]

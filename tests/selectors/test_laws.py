@@ -11,7 +11,6 @@ import torch
 from sparda_core.errors import PlanError
 from sparda_core.plan import Phase
 from sparda_core.selectors.scored import ScoredSelector
-
 from tests.selectors.cases import CASES, FORMS, entry_points, factory, make, spec_for
 from tests.selectors.world import SHAPE, Drive, World
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,9 +22,6 @@ from sparda_core.selectors.observer import SelectionObserver
 from sparda_core.selectors.recording import Recorder, Recording, load
 from sparda_core.selectors.replay import Replay
 from sparda_core.shapes import BlockSpec
-
-import attrs
-
 from tests.selectors.cases import record_query, recorded_query
 from tests.selectors.world import SHAPE, SPEC, Drive, World
 
@@ -103,7 +101,7 @@ def test_a_row_that_sat_out_must_have_chosen_nothing() -> None:
     recording = small()
     positions = recording.positions.copy()
     positions[2, 0] = -1
-    with pytest.raises(RecordingError, match="step 2: .*sat out"):
+    with pytest.raises(RecordingError, match=r"step 2: .*sat out"):
         attrs.evolve(recording, positions=positions)
     ids = recording.selections.copy()
     ids[2, :, 0] = -1
@@ -170,7 +168,7 @@ def test_an_unsound_file_is_refused_with_its_name_and_the_reason(what: str, tmp_
 def test_a_file_that_unpacks_to_too_much_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small().save(tmp_path / "a.npz")
     monkeypatch.setattr(module, "MAX_BYTES", 1000)
-    with pytest.raises(RecordingError, match="unpacks to .* at most 1000"):
+    with pytest.raises(RecordingError, match=r"unpacks to .* at most 1000"):
         load(tmp_path / "a.npz")
 
 
@@ -201,9 +199,11 @@ def test_a_damaged_or_truncated_file_never_passes_for_another_recording(
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     path.write_bytes(content)
     try:
-        assert load(path) == small()  # a time stamp, say
+        found = load(path)
     except RecordingError as refused:
-        assert "a.npz" in str(refused)
+        found, told = None, str(refused)
+        assert "a.npz" in told
+    assert found is None or found == small()  # what changed was a time stamp, say
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_where_a_position_was_recorded_twice_the_later_step_is_played(tmp_path: 
         ({"kv_heads": 3}, "kv_heads=2 .*has kv_heads=3"),
     ],
 )
-def test_a_recording_of_another_model_is_refused(change: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_a_recording_of_another_model_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     recorded_query().save(tmp_path / "r.npz")
     with pytest.raises(RecordingError, match=message):
         Replay(path=tmp_path / "r.npz").bind(shape=attrs.evolve(SHAPE, **change), spec=SPEC)

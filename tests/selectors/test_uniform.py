@@ -8,7 +8,6 @@ import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.selectors.uniform import Uniform
-
 from tests.selectors.world import SHAPE, SPEC, Drive, World
 
 POSITION, BLOCKS = 1000, 63  # free candidates: all but the sink, the current block and the one before
@@ -40,9 +39,11 @@ def test_layers_heads_positions_and_seeds_draw_apart() -> None:
 
 
 def test_recall_of_another_seeds_choice_is_that_of_chance() -> None:
+    def pairs(seed: int) -> np.ndarray:
+        return chosen(seed).reshape(-1, 2)
+
     hits = [
-        np.mean([np.isin(x, y).mean() for x, y in zip(chosen(s).reshape(-1, 2), chosen(s + 1).reshape(-1, 2), strict=True)])
-        for s in range(0, 60, 2)
+        np.mean([np.isin(x, y).mean() for x, y in zip(pairs(s), pairs(s + 1), strict=True)]) for s in range(0, 60, 2)
     ]
     assert abs(np.mean(hits) - SPEC.free / 60) < 0.02
 
@@ -53,7 +54,7 @@ def test_two_rows_at_one_position_draw_the_same_and_scores_lie_in_the_unit_inter
     bound.run("score", view)
     assert view.scores is not None
     assert torch.equal(view.scores[0], view.scores[1])
-    assert 0 <= float(view.scores.min())
+    assert float(view.scores.min()) >= 0
     assert float(view.scores.max()) < 1
 
 
