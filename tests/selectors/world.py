@@ -100,7 +100,9 @@ class World:
 
     def new_keys(self, texts: Sequence[int], positions: Sequence[Sequence[int]], layer: int) -> torch.Tensor:
         """Keys of the queries' own tokens, [B, Hk, T, D]; poison for an inactive row."""
-        parts = [self.keys[text, layer, :, torch.tensor(at).clamp_min(0)] for text, at in zip(texts, positions, strict=True)]
+        parts = [
+            self.keys[text, layer, :, torch.tensor(at).clamp_min(0)] for text, at in zip(texts, positions, strict=True)
+        ]
         for i, at in enumerate(positions):
             parts[i][:, torch.tensor(at) < 0] = self.poison
         return torch.stack(parts)
@@ -121,7 +123,9 @@ class Drive:
         assert self.lead is not None
         self.bound: BoundSelector = selector.bind(shape=SHAPE, spec=world.spec)
 
-    def prefill(self, text: int, tokens: int, *, chunk: int = 10**6, start: int = 0, row: int | None = None) -> np.ndarray:
+    def prefill(
+        self, text: int, tokens: int, *, chunk: int = 10**6, start: int = 0, row: int | None = None
+    ) -> np.ndarray:
         """Tokens start .. tokens - 1 of one text; selections int32 [L, 1, Hk, T, budget]."""
         rows = (text if row is None else row,)
         parts = []
