@@ -19,7 +19,14 @@ BAD_INPUT, DEFECT, INTERRUPTED = 2, 1, 130
 
 #: Command -> (module in this folder, what it does). Only the module of the command given is loaded.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "generate": ("generate", "continue a prompt under one selector and runtime"),
+    "predict": ("predict", "predict a decode step on a machine; needs neither the machine nor weights"),
+    "calibrate": ("calibrate", "measure this machine and write a profile that predict reads"),
+    "timeline": ("timeline", "write Perfetto traces of one combination, measured and predicted"),
+    "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
+    "train": ("train", "train Forecast projections for a model"),
     "methods": ("methods", "list selectors and runtimes, and which of them fit together"),
+    "profile": ("profile", "list, show or check hardware profiles"),
 }
 
 #: Packages that only some commands need, and the extra that brings each.

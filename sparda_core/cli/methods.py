@@ -15,8 +15,8 @@ from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 
-#: A pair that works. Anything else in its place is the reason why it does not.
-FITS = "fits"
+#: A pair that works, one that cannot be tried, and one that does not work: the reason stands beside it.
+YES, UNTRIED, NO = "yes", "?", "no"
 
 
 @attrs.frozen(kw_only=True)
@@ -39,17 +39,17 @@ def run(args: argparse.Namespace) -> int:
     """Print what is registered and which pairs fit; a method that cannot be loaded is listed with the reason."""
     shape, spec = named_shape(args.shape), spec_of(args)
     selectors, runtimes = found(SELECTORS), found(RUNTIMES)
-    pairs = {(s.name, r.name): fit(s, r, shape, spec) for s in selectors for r in runtimes}
+    pairs = [pair(s, r, shape, spec) for s in selectors for r in runtimes]
     if args.json:
         show_json(_document(selectors, runtimes, pairs, shape, spec))
         return 0
-    show_table("Selectors: which blocks", ("name", "lead", "needs", "about"), [_selector_row(s) for s in selectors])
+    show_table("Selectors: which blocks", ("name", "lead", "needs", "about"), map(_selector_row, selectors))
     show_table("Runtimes: where they live", ("name", "least lead", "offloads", "about"), map(_runtime_row, runtimes))
-    whole = {half.name for half in (*selectors, *runtimes) if half.made is not None}
-    refused = [(s, r, why) for (s, r), why in pairs.items() if why != FITS and {s, r} <= whole]
-    rows = [[s.name, *("yes" if pairs[s.name, r.name] == FITS else "no" for r in runtimes)] for s in selectors]
+    width = len(runtimes)
+    rows = [[s.name, *(p.fits for p in pairs[i * width : (i + 1) * width])] for i, s in enumerate(selectors)]
     title = f"Pairs that fit ({shape.name}, budget {spec.budget} of {spec.block}-token blocks)"
     show_table(title, ("selector", *(r.name for r in runtimes)), rows)
+    refused = [(p.selector, p.runtime, p.reason) for p in pairs if p.fits == NO]
     if refused:
         show_table("Why not", ("selector", "runtime", "reason"), refused)
     return 0
@@ -67,16 +67,27 @@ def _find(registry: Registry[Any], name: str) -> Found:
         return Found(name=name, why=str(wrong))
 
 
-def fit(selector: Found, runtime: Found, shape: ModelShape, spec: BlockSpec) -> str:
-    """FITS, or the reason why the pair does not."""
+@attrs.frozen(kw_only=True)
+class Pair:
+    """Whether a selector and a runtime fit together, and why not."""
+
+    selector: str
+    runtime: str
+    fits: str
+    reason: str | None = None
+
+
+def pair(selector: Found, runtime: Found, shape: ModelShape, spec: BlockSpec) -> Pair:
+    """Ask the runtime; a half that could not be made leaves the pair untried."""
+    names = {"selector": selector.name, "runtime": runtime.name}
     for half in (selector, runtime):
         if half.made is None:
-            return half.why
+            return Pair(**names, fits=UNTRIED, reason=half.why)
     try:
         runtime.made.check(selector.made, shape, spec)
     except ConfigError as wrong:
-        return str(wrong)
-    return FITS
+        return Pair(**names, fits=NO, reason=str(wrong))
+    return Pair(**names, fits=YES)
 
 
 def _about(half: Found) -> str:
@@ -103,7 +114,7 @@ def _runtime_row(half: Found) -> list[Any]:
 
 
 def _document(
-    selectors: list[Found], runtimes: list[Found], pairs: dict[tuple[str, str], str], shape: ModelShape,
+    selectors: list[Found], runtimes: list[Found], pairs: list[Pair], shape: ModelShape,
     spec: BlockSpec,
 ) -> dict[str, Any]:  # fmt: skip
     return {
@@ -119,8 +130,5 @@ def _document(
             | ({"least_lead": r.made.min_lead, "offloads": r.made.offloads} if r.made else {})
             for r in runtimes
         ],
-        "pairs": [
-            {"selector": s, "runtime": r, "fits": why == FITS, "reason": None if why == FITS else why}
-            for (s, r), why in pairs.items()
-        ],
+        "pairs": pairs,
     }

@@ -132,3 +132,12 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-tokens", type=POSITIVE, metavar="TOKENS", help="read no more than the first so many tokens of the text"
     )
+
+
+def add_link(
+    parser: argparse._ActionsContainer,
+    *,
+    help: str = "slow the copy lane to this speed, 1e9 bytes a second: an emulated link (default: no limit)",  # noqa: A002
+) -> None:
+    """--link-gb-s: the speed of the link between host and device."""
+    parser.add_argument("--link-gb-s", type=number(float, least=1e-6), metavar="GB/S", help=help)

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002 - the stubs take what the contract passes and look at none of it
 """Selectors, plans and timelines made by hand, for tests that need no model."""
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> None:
     def run(args: Any) -> int:
         raise raised
 
-    module = SimpleNamespace(add_arguments=lambda parser: None, run=run)  # noqa: ARG005
-    monkeypatch.setattr(importlib, "import_module", lambda name: module)  # noqa: ARG005
+    module = SimpleNamespace(add_arguments=lambda parser: None, run=run)
+    monkeypatch.setattr(importlib, "import_module", lambda name: module)
 
 
 def test_help_lists_every_command_and_succeeds(capsys: Captured) -> None:
@@ -76,7 +76,7 @@ def test_no_command_is_an_error_that_lists_them(capsys: Captured) -> None:
 
 
 def test_an_unknown_command_answers_with_the_nearest(capsys: Captured) -> None:
-    assert "did you mean 'methods'?" in refusal(capsys, "metods")
+    assert "did you mean 'predict'?" in refusal(capsys, "predikt")
 
 
 def test_an_unknown_option_answers_with_the_nearest(capsys: Captured) -> None:
