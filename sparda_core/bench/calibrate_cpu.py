@@ -27,10 +27,9 @@ from sparda_core.work import WorkContext
 
 if TYPE_CHECKING:
     from sparda_core.runtimes.copy_lane import CopyTicket
+    from sparda_core.runtimes.snapshot import RowSnapshot
     from sparda_core.simulator.cpu import CpuProfile
     from sparda_core.simulator.cpu_samples import CpuSamples
-
-    from sparda_core.runtimes.snapshot import RowSnapshot
 
 #: Called with (what, done, total).
 Report = Callable[[str, int, int], None]
