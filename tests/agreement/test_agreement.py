@@ -24,13 +24,9 @@ from hypothesis.stateful import (
 from sparda_core.compose import compose
 from sparda_core.layer_view import LayerView
 from sparda_core.models.tiny import tiny_model
-from sparda_core.shapes import BlockSpec, ModelShape
 from tests.agreement.dense_model import DenseRow
+from tests.agreement.worlds import OPTIONS, SHAPE, SPEC
 
-SHAPE = ModelShape(
-    name="agreement", layers=4, hidden=24, ffn=32, q_heads=6, kv_heads=2, head_dim=4, vocab=23, context=4096
-)
-SPEC = BlockSpec(block=8, window=4, stride=2, sink=1, local=1, budget=5)
 RUNTIMES: dict[str, tuple[str, dict[str, Any]]] = {
     "resident": ("resident", {}),
     "sync": ("offload-sync", {}),
@@ -48,7 +44,6 @@ SELECTORS = {
     "query": ("resident", "sync", "sync-lru"),
     "oracle": ("resident", "sync", "sync-lru"),
 }
-OPTIONS: dict[str, dict[str, Any]] = {"infinigen": {"channels": 2}}
 MOST_ROWS = 4
 PROMPTS = st.lists(st.integers(0, SHAPE.vocab - 1), min_size=1, max_size=45)
 
