@@ -67,8 +67,8 @@ def _facts(
         chosen[:, row] = 0 if dense else sum(min(CONTEXT.spec.budget, p // CONTEXT.spec.block + 1) for p in positions)
     none = np.zeros_like(chosen)
     return StepFacts(
-        new_tokens=new_tokens, budget=CONTEXT.spec.budget, slots=slots, active=np.array(lengths) > 0, lengths=np.array(lengths),
-        selected=chosen, misses=np.minimum(chosen, misses), opened=none, late=none, wasted=none,
+        new_tokens=new_tokens, budget=CONTEXT.spec.budget, slots=slots, active=np.array(lengths) > 0,
+        lengths=np.array(lengths), selected=chosen, misses=np.minimum(chosen, misses), opened=none, late=none, wasted=none,
     )  # fmt: skip
 
 
