@@ -68,7 +68,8 @@ def _facts(
     none = np.zeros_like(chosen)
     return StepFacts(
         new_tokens=new_tokens, budget=CONTEXT.spec.budget, slots=slots, active=np.array(lengths) > 0,
-        lengths=np.array(lengths), selected=chosen, misses=np.minimum(chosen, misses), opened=none, late=none, wasted=none,
+        lengths=np.array(lengths), selected=chosen, misses=np.minimum(chosen, misses),
+        opened=none, late=none, wasted=none,
     )  # fmt: skip
 
 
