@@ -15,7 +15,6 @@ from sparda_core.selector import Selector
 from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.shapes import BlockSpec, named_shape
 from sparda_core.work import WorkContext
-
 from tests.selectors.cases import CASES, ROOT, entry_points, factory
 from tests.selectors.world import SHAPE, SPEC
 

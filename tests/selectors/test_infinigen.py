@@ -13,7 +13,6 @@ from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.tensors.prompt_queries import PromptQueries
 from sparda_core.selectors.tensors.row_buffer import RowBuffer
 from sparda_core.selectors.tensors.skew import partial_projection
-
 from tests.selectors import brute
 from tests.selectors.world import GROUP, HEAD_DIM, SHAPE, SPEC, Drive, World, query_of
 
@@ -23,14 +22,15 @@ CHANNELS = 3
 def basis(seed: int) -> torch.Tensor:
     """[D, CHANNELS], orthonormal."""
     source = torch.Generator().manual_seed(seed)
-    return torch.linalg.qr(torch.randn(HEAD_DIM, HEAD_DIM, generator=source, dtype=torch.float64)).Q[:, :CHANNELS]
+    rotation: torch.Tensor = torch.linalg.qr(torch.randn(HEAD_DIM, HEAD_DIM, generator=source, dtype=torch.float64))[0]
+    return rotation[:, :CHANNELS]
 
 
 def narrow_world() -> World:
     """Texts whose queries each live in a few dimensions of their own, other ones for every text."""
     world = World.random(texts=2, tokens=200, seed=9)
     for text in (0, 1):
-        q = world.x[text].unflatten(-1, (-1, HEAD_DIM))
+        q = world.x[text].view(*world.x[text].shape[:-1], -1, HEAD_DIM)
         world.x[text] = (q @ basis(text) @ basis(text).T).flatten(-2)
     return world
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,9 +23,6 @@ from sparda_core.selectors.observer import SelectionObserver
 from sparda_core.selectors.recording import Recorder, Recording, load
 from sparda_core.selectors.replay import Replay
 from sparda_core.shapes import BlockSpec
-
-import attrs
-
 from tests.selectors.cases import record_query, recorded_query
 from tests.selectors.world import SHAPE, SPEC, Drive, World
 
@@ -95,7 +94,7 @@ def test_an_unlawful_selection_is_refused(what: str) -> None:
     recording = small()
     ids = recording.selections.copy()
     change(ids[1, 2, 1, 0])
-    with pytest.raises(RecordingError, match=f"step 1: selection .*{message}"):
+    with pytest.raises(RecordingError, match=rf"step 1: selection .*{message}"):
         attrs.evolve(recording, selections=ids)
 
 
@@ -103,7 +102,7 @@ def test_a_row_that_sat_out_must_have_chosen_nothing() -> None:
     recording = small()
     positions = recording.positions.copy()
     positions[2, 0] = -1
-    with pytest.raises(RecordingError, match="step 2: .*sat out"):
+    with pytest.raises(RecordingError, match=r"step 2: .*sat out"):
         attrs.evolve(recording, positions=positions)
     ids = recording.selections.copy()
     ids[2, :, 0] = -1
@@ -147,6 +146,7 @@ UNSOUND: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
     "another type": (lambda m: m.update({"positions.npy": npy(np.zeros((3, 2)))}), "positions.npy is float64"),
     "a promise of more": (lambda m: m.update({"selections.npy": header((9, 9, 9, 9, 10**6))}), "but has"),
     "a negative size": (lambda m: m.update({"selections.npy": header((-1, -1, -1, -1, 16))}), "selections"),
+    "an array by columns": (lambda m: m.update({"positions.npy": npy(np.ones((2, 3), int).T)}), "row by row"),
     "another format": (lambda m: m.update({"meta.npy": meta(format=2)}), "format=2 must be 1"),
     "another count of layers": (lambda m: m.update({"meta.npy": meta(layers=4)}), "layers=4"),
     "no model": (lambda m: m.update({"meta.npy": meta(model=None)}), "KeyError: 'model'"),
@@ -163,14 +163,14 @@ UNSOUND: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
 def test_an_unsound_file_is_refused_with_its_name_and_the_reason(what: str, tmp_path: Path) -> None:
     change, message = UNSOUND[what]
     path = rewritten(tmp_path / "a.npz", lambda members: (change(members), None)[1])
-    with pytest.raises(RecordingError, match=f"a.npz: .*{message}"):
+    with pytest.raises(RecordingError, match=rf"a\.npz: .*{message}"):
         load(path)
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small().save(tmp_path / "a.npz")
     monkeypatch.setattr(module, "MAX_BYTES", 1000)
-    with pytest.raises(RecordingError, match="unpacks to .* at most 1000"):
+    with pytest.raises(RecordingError, match=r"unpacks to .* at most 1000"):
         load(tmp_path / "a.npz")
 
 
@@ -182,9 +182,6 @@ def test_a_file_that_is_not_there_or_not_a_recording_is_refused(tmp_path: Path) 
     (tmp_path / "text.npz").write_text("selections")
     with pytest.raises(RecordingError, match="not a sound recording"):
         load(tmp_path / "text.npz")
-
-
-SAVED = io.BytesIO()
 
 
 @given(data=st.data())
@@ -200,10 +197,8 @@ def test_a_damaged_or_truncated_file_never_passes_for_another_recording(
     else:
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     path.write_bytes(content)
-    try:
-        assert load(path) == small()  # a time stamp, say
-    except RecordingError as refused:
-        assert "a.npz" in str(refused)
+    with contextlib.suppress(RecordingError):
+        assert load(path) == small()  # where what changed was a time stamp, say
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +272,8 @@ def test_replay_in_a_wider_budget_is_padded_and_in_a_narrower_one_refused(tmp_pa
 
 
 def test_replay_of_a_position_that_was_not_recorded_names_it(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"position=150 of recorded row 0 .*recorded positions: 0 to 149"):
-        replay(recorded_query(), tmp_path).decode([0], [150])
+    with pytest.raises(RecordingError, match=r"position=190 of recorded row 0 .*recorded positions: 0 to 189"):
+        replay(recorded_query(), tmp_path).decode([0], [190])
 
 
 def test_a_recording_of_one_row_serves_every_row_and_one_of_three_serves_three(tmp_path: Path) -> None:
@@ -307,7 +302,7 @@ def test_where_a_position_was_recorded_twice_the_later_step_is_played(tmp_path: 
         ({"kv_heads": 3}, "kv_heads=2 .*has kv_heads=3"),
     ],
 )
-def test_a_recording_of_another_model_is_refused(change: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_a_recording_of_another_model_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     recorded_query().save(tmp_path / "r.npz")
     with pytest.raises(RecordingError, match=message):
         Replay(path=tmp_path / "r.npz").bind(shape=attrs.evolve(SHAPE, **change), spec=SPEC)

@@ -18,7 +18,6 @@ from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.oracle import Oracle
 from sparda_core.selectors.query import Query
 from sparda_core.selectors.window import Window
-
 from tests.selectors import brute
 from tests.selectors.world import GROUP, SHAPE, SPEC, Drive, World, query_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 import torch
-from sparda_core.kernels.score_proxy.cpu import proxy_block_scores
 
 from sparda_core.errors import PlanError
+from sparda_core.kernels.score_proxy.cpu import proxy_block_scores
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase
 from sparda_core.selectors.tensors.prompt_queries import PromptQueries
