@@ -69,16 +69,17 @@ class InfiniGen(ScoringDeclaration):
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Of the scoring chosen; own-query scoring where the operation runs in its own layer."""
         if self.scoring == "entry-softmax" or op.source == op.layer:
-            from sparda_core.kernels.score_query.work import work as query_work
+            from sparda_core.kernels.score_query.work import work
 
-            return query_work(op, facts, context)
+            return work(op, facts, context)
         if self.scoring == "entry-raw":
-            from sparda_core.kernels.score_forecast.work import work as forecast_work
+            from sparda_core.kernels.score_forecast.work import work
 
-            return forecast_work(op, facts, context)
+            return work(op, facts, context)
         from sparda_core.kernels.score_proxy.work import work as proxy_work
 
-        return proxy_work(op, facts, context, channels=self._width(context.shape))
+        scored = proxy_work(op, facts, context, channels=self._width(context.shape))
+        return scored if self.channels is None else _with_skew(scored, facts, context, self.channels)
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, which keeps partial keys per row and layer; raises ConfigError for too many channels."""
@@ -109,4 +110,19 @@ def _proxy_work(facts: StepFacts, context: WorkContext) -> Work:
         flops=2.0 * tokens * shape.hidden * outputs,
         hbm_bytes=shape.hidden * outputs * context.weight_bytes
         + tokens * (shape.hidden + outputs) * context.activation_bytes,
+    )
+
+
+def _with_skew(scored: Work, facts: StepFacts, context: WorkContext, channels: int) -> Work:
+    """Scoring, and before it: every row's projection, applied to the proxy query and to the new tokens' keys."""
+    shape = context.shape
+    tokens = facts.rows * facts.new_tokens
+    projections = facts.rows * shape.kv_heads * shape.head_dim * channels
+    return attrs.evolve(
+        scored,
+        flops=scored.flops + 2.0 * tokens * (shape.q_heads + shape.kv_heads) * shape.head_dim * channels,
+        hbm_bytes=scored.hbm_bytes
+        + (projections + tokens * shape.kv_heads * channels) * context.entry_bytes
+        + tokens * (shape.q_heads + shape.kv_heads) * shape.head_dim * context.activation_bytes,
+        launches=scored.launches + 1,
     )

@@ -68,8 +68,8 @@ def make(name: str, label: str, tmp_path: Path) -> tuple[Selector, int | None]:
 
 @functools.cache
 def recorded_query() -> Recording:
-    """Selections of `query` at positions 0 .. 149 of the default world's texts."""
-    return record_query(World.random(), texts=(0, 1, 2), start=0, stop=150)
+    """Selections of `query` at positions 0 .. 189 of the default world's texts."""
+    return record_query(World.random(), texts=(0, 1, 2), start=0, stop=190)
 
 
 def record_query(world: World, *, texts: Sequence[int], start: int, stop: int) -> Recording:

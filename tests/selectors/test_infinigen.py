@@ -22,15 +22,15 @@ CHANNELS = 3
 def basis(seed: int) -> torch.Tensor:
     """[D, CHANNELS], orthonormal."""
     source = torch.Generator().manual_seed(seed)
-    turned: torch.Tensor = torch.linalg.qr(torch.randn(HEAD_DIM, HEAD_DIM, generator=source, dtype=torch.float64)).Q
-    return turned[:, :CHANNELS]
+    rotation: torch.Tensor = torch.linalg.qr(torch.randn(HEAD_DIM, HEAD_DIM, generator=source, dtype=torch.float64))[0]
+    return rotation[:, :CHANNELS]
 
 
 def narrow_world() -> World:
     """Texts whose queries each live in a few dimensions of their own, other ones for every text."""
     world = World.random(texts=2, tokens=200, seed=9)
     for text in (0, 1):
-        q = world.x[text].reshape(*world.x[text].shape[:-1], -1, HEAD_DIM)
+        q = world.x[text].view(*world.x[text].shape[:-1], -1, HEAD_DIM)
         world.x[text] = (q @ basis(text) @ basis(text).T).flatten(-2)
     return world
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
@@ -93,7 +94,7 @@ def test_an_unlawful_selection_is_refused(what: str) -> None:
     recording = small()
     ids = recording.selections.copy()
     change(ids[1, 2, 1, 0])
-    with pytest.raises(RecordingError, match=f"step 1: selection .*{message}"):
+    with pytest.raises(RecordingError, match=rf"step 1: selection .*{message}"):
         attrs.evolve(recording, selections=ids)
 
 
@@ -145,6 +146,7 @@ UNSOUND: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
     "another type": (lambda m: m.update({"positions.npy": npy(np.zeros((3, 2)))}), "positions.npy is float64"),
     "a promise of more": (lambda m: m.update({"selections.npy": header((9, 9, 9, 9, 10**6))}), "but has"),
     "a negative size": (lambda m: m.update({"selections.npy": header((-1, -1, -1, -1, 16))}), "selections"),
+    "an array by columns": (lambda m: m.update({"positions.npy": npy(np.ones((2, 3), int).T)}), "row by row"),
     "another format": (lambda m: m.update({"meta.npy": meta(format=2)}), "format=2 must be 1"),
     "another count of layers": (lambda m: m.update({"meta.npy": meta(layers=4)}), "layers=4"),
     "no model": (lambda m: m.update({"meta.npy": meta(model=None)}), "KeyError: 'model'"),
@@ -161,7 +163,7 @@ UNSOUND: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
 def test_an_unsound_file_is_refused_with_its_name_and_the_reason(what: str, tmp_path: Path) -> None:
     change, message = UNSOUND[what]
     path = rewritten(tmp_path / "a.npz", lambda members: (change(members), None)[1])
-    with pytest.raises(RecordingError, match=f"a.npz: .*{message}"):
+    with pytest.raises(RecordingError, match=rf"a\.npz: .*{message}"):
         load(path)
 
 
@@ -182,9 +184,6 @@ def test_a_file_that_is_not_there_or_not_a_recording_is_refused(tmp_path: Path) 
         load(tmp_path / "text.npz")
 
 
-SAVED = io.BytesIO()
-
-
 @given(data=st.data())
 def test_a_damaged_or_truncated_file_never_passes_for_another_recording(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -198,12 +197,8 @@ def test_a_damaged_or_truncated_file_never_passes_for_another_recording(
     else:
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     path.write_bytes(content)
-    try:
-        found = load(path)
-    except RecordingError as refused:
-        found, told = None, str(refused)
-        assert "a.npz" in told
-    assert found is None or found == small()  # what changed was a time stamp, say
+    with contextlib.suppress(RecordingError):
+        assert load(path) == small()  # where what changed was a time stamp, say
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +272,8 @@ def test_replay_in_a_wider_budget_is_padded_and_in_a_narrower_one_refused(tmp_pa
 
 
 def test_replay_of_a_position_that_was_not_recorded_names_it(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"position=150 of recorded row 0 .*recorded positions: 0 to 149"):
-        replay(recorded_query(), tmp_path).decode([0], [150])
+    with pytest.raises(RecordingError, match=r"position=190 of recorded row 0 .*recorded positions: 0 to 189"):
+        replay(recorded_query(), tmp_path).decode([0], [190])
 
 
 def test_a_recording_of_one_row_serves_every_row_and_one_of_three_serves_three(tmp_path: Path) -> None:

@@ -100,12 +100,9 @@ class World:
 
     def new_keys(self, texts: Sequence[int], positions: Sequence[Sequence[int]], layer: int) -> torch.Tensor:
         """Keys of the queries' own tokens, [B, Hk, T, D]; poison for an inactive row."""
-        parts = [
-            self.keys[text, layer, :, torch.tensor(at).clamp_min(0)] for text, at in zip(texts, positions, strict=True)
-        ]
-        for i, at in enumerate(positions):
-            parts[i][:, torch.tensor(at) < 0] = self.poison
-        return torch.stack(parts)
+        at = torch.tensor(positions)
+        keys = torch.stack([self.keys[text, layer, :, at[i].clamp_min(0)] for i, text in enumerate(texts)])
+        return keys.masked_fill((at < 0)[:, None, :, None], self.poison)
 
 
 def query_of(layer: int, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -125,7 +122,7 @@ class Drive:
 
     def prefill(
         self, text: int, tokens: int, *, chunk: int = 10**6, start: int = 0, row: int | None = None
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Tokens start .. tokens - 1 of one text; selections int32 [L, 1, Hk, T, budget]."""
         rows = (text if row is None else row,)
         parts = []

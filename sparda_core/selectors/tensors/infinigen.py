@@ -6,7 +6,6 @@ import torch
 
 from sparda_core.kernels.score_query.cpu import query_block_scores
 from sparda_core.layer_view import LayerView
-from sparda_core.plan import Phase
 from sparda_core.selectors.infinigen import PROXY
 from sparda_core.selectors.scored import ScoredSelector
 from sparda_core.selectors.tensors.proxy_scores import ProxyScorer
@@ -28,7 +27,7 @@ class BoundInfiniGen(ScoredSelector):
 
     def scores(self, view: LayerView) -> torch.Tensor:
         """[B, Hk, T, M] from the proxy query, or from the own query where the layer selects for itself."""
-        if view.phase is Phase.PREFILL or view.source == view.layer:
+        if view.source == view.layer:
             return query_block_scores(own_query(view), view.entries, view.positions, view.spec)
         return self._scorer.block_scores(view.scratch[PROXY], view)
 

@@ -53,9 +53,7 @@ class EntrySoftmax(ProxyScorer):
         return query_block_scores(proxy, view.entries, view.positions, view.spec)
 
 
-def make_scorer(
-    scoring: str, *, shape: ModelShape, channels: int, lead: int, calibration_tokens: int
-) -> ProxyScorer:
+def make_scorer(scoring: str, *, shape: ModelShape, channels: int, lead: int, calibration_tokens: int) -> ProxyScorer:
     """The scorer of one of `sparda_core.selectors.infinigen.SCORINGS`."""
     if scoring == "entry-raw":
         return EntryRaw(kv_heads=shape.kv_heads)
