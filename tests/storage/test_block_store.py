@@ -95,10 +95,10 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
         assert self.store.used_bytes == before
 
     @precondition(lambda self: self.model)
-    @rule(pick=st.integers(0, 9), share=st.floats(0, 1))
-    def crop(self, pick: int, share: float) -> None:
+    @rule(pick=st.integers(0, 9), percent=st.integers(0, 100))
+    def crop(self, pick: int, percent: int) -> None:
         row = self.row(pick)
-        keep = int(share * len(self.model[row]))
+        keep = len(self.model[row]) * percent // 100
         self.store.crop(row, keep)
         del self.model[row][keep:]
 
