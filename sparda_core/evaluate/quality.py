@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from sparda_core.errors import ConfigError
@@ -14,6 +16,7 @@ from sparda_core.evaluate.metrics import kl_from_dense, next_token_match, perple
 from sparda_core.evaluate.passages import Passage, continue_passages, open_passages
 from sparda_core.evaluate.recall import Recall
 from sparda_core.evaluate.watcher import Watcher
+from sparda_core.selection import Selection
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
 
@@ -57,6 +60,19 @@ class Quality:
     churn: Churn
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class Run:
+    """A judged run, and the selections of the document's rows that it saw, in order of position.
+
+    positions   int64 [steps]
+    selections  int32 [steps, L, Hk, width]
+    """
+
+    quality: Quality
+    positions: npt.NDArray[np.int64]
+    selections: Selection
+
+
 def score_document(dense: torch.Tensor, sparse: torch.Tensor, targets: torch.Tensor) -> DocumentScore:
     """Judge logits [N, vocab] against the dense ones of the same positions and the true next tokens [N]."""
     return DocumentScore(
@@ -88,7 +104,7 @@ def dense_logits(combination: Any, passages: Sequence[Passage]) -> list[torch.Te
 def evaluate_selector(
     combination: Any, passages: Sequence[Passage], dense: Sequence[torch.Tensor], *, spec: BlockSpec,
     references: Mapping[str, Selector], progress: Callable[[int, int], None] | None = None,
-) -> Quality:  # fmt: skip
+) -> Run:  # fmt: skip
     """Continue all passages under one selector and judge what comes out.
 
     combination  composed of model, selector and runtime; its own spec may differ from `spec`
@@ -113,7 +129,18 @@ def evaluate_selector(
                 progress(step, steps)
 
         logits = continue_passages(session, passages, rows, before=before)
-    return _judge(passages, dense, logits, watcher, references)
+    positions, selections = _by_position(watcher, combination.shape.layers)
+    quality = _judge(passages, dense, logits, watcher, references)
+    return Run(quality=quality, positions=positions, selections=selections)
+
+
+def _by_position(watcher: Watcher, layers: int) -> tuple[npt.NDArray[np.int64], Selection]:
+    """Selections of all rows as if one row had made them; where rows overlap the later row counts."""
+    rows = {row for _, row in watcher.taken}
+    where = {position: row for row in sorted(rows) for position in watcher.taken[0, row]}
+    positions = np.array(sorted(where), np.int64)
+    ids = [[watcher.taken[layer, where[p]][p][0, :, 0] for layer in range(layers)] for p in positions.tolist()]
+    return positions, np.array(ids, np.int32)
 
 
 def _judge(

@@ -27,13 +27,16 @@ class Watcher:
     def __init__(
         self, *, shape: ModelShape, spec: BlockSpec, references: Mapping[str, Selector], rows: Collection[int]
     ) -> None:
-        """Watch `rows` only. `spec` says which blocks count as forced, and what the references choose by."""
+        """Watch `rows` only. `spec` says which blocks count as forced, and what the references choose by.
+
+        taken  every selection seen, int32 [1, Hk, 1, width], by (layer, row) and position
+        """
         self._spec, self._rows = spec, frozenset(rows)
         self._references = {name: (s, s.bind(shape=shape, spec=spec)) for name, s in references.items()}
         self._tallies = {name: [RecallTally(spec=spec) for _ in range(shape.layers)] for name in references}
         self._churn = ChurnTally(spec=spec)
         self._chosen: dict[int, Selection] = {}
-        self._before: dict[tuple[int, int], Selection] = {}
+        self.taken: dict[tuple[int, int], dict[int, Selection]] = {}
         self.judging: frozenset[str] = frozenset(references)
 
     def attach(self, session: Any) -> None:
@@ -51,13 +54,13 @@ class Watcher:
         for at, row in enumerate(view.rows):
             if row not in self._rows or positions[at, 0] < 0:
                 continue
-            mine = ids[at : at + 1].copy()
-            previous = self._before.get((view.layer, row))
-            if previous is not None:
-                self._churn.add(mine, previous, positions[at : at + 1])
-            self._before[view.layer, row] = mine
+            mine, position = ids[at : at + 1].copy(), int(positions[at, 0])
+            seen = self.taken.setdefault((view.layer, row), {})
+            if position - 1 in seen:
+                self._churn.add(mine, seen[position - 1], positions[at : at + 1])
+            seen[position] = mine
 
-    def saw_layer(self, layer: int, view: LayerView) -> None:
+    def saw_layer(self, view: LayerView) -> None:
         """A layer about to attend, with its own query: run the references that are judging."""
         if view.phase != Phase.DECODE or not self.judging:
             return
@@ -68,12 +71,12 @@ class Watcher:
             return
         for name in self.judging:
             selector, bound = self._references[name]
-            wanted = self._choose(selector, bound, layer, view)
-            self._tallies[name][layer].add(self._chosen[layer], wanted, judged)
+            wanted = self._choose(selector, bound, view)
+            self._tallies[name][view.layer].add(self._chosen[view.layer], wanted, judged)
 
-    def _choose(self, selector: Selector, bound: BoundSelector, layer: int, view: LayerView) -> Selection:
+    def _choose(self, selector: Selector, bound: BoundSelector, view: LayerView) -> Selection:
         own = attrs.evolve(view, spec=self._spec, scores=None, selection=None, scratch={})
-        for kind in selector.operations(layer, Phase.DECODE, 0):
+        for kind in selector.operations(view.layer, Phase.DECODE, 0):
             bound.run(kind, own)
         assert own.selection is not None
         return own.selection.cpu().numpy().astype(np.int32)
