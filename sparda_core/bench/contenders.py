@@ -48,7 +48,8 @@ def contenders(config: CompareConfig, *, blocks: int, has_forecast: bool) -> lis
     wide = attrs.evolve(spec, local=max(spec.local, spec.budget - spec.sink - 1))
     listed = [
         Contender(
-            label="dense", selector="dense", note="attends to everything", spec=spec.with_budget(max(blocks, spec.budget))
+            label="dense", selector="dense", note="attends to everything",
+            spec=spec.with_budget(max(blocks, spec.budget)),
         ),
         Contender(label="query", selector="query", note="the layer's own query (InfLLM-V2): known too late", spec=spec),
         Contender(label="forecast", selector="forecast", note="SparDA: a trained Forecast, one layer early", spec=spec),

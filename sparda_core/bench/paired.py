@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,15 @@ from sparda_core.spans import Timeline
 if TYPE_CHECKING:
     from sparda_core.compose import Combination
     from sparda_core.runtimes.snapshot import RowSnapshot
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Start:
+    """Where every combination starts: `batch` rows that hold the first `tokens` tokens of a snapshot."""
+
+    snapshot: RowSnapshot
+    tokens: int
+    batch: int = 1
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -69,14 +79,13 @@ class Hiding:
 
 
 def measure_in_turns(
-    combinations: Mapping[str, Combination], snapshot: RowSnapshot, *, start: int, feed: Sequence[int], batch: int = 1,
-    warmup: int, rounds: int, timeline: bool = False, progress: Callable[[int, int], None] | None = None,
+    combinations: Mapping[str, Combination], start: Start, feed: Sequence[int], *, warmup: int, rounds: int,
+    timeline: bool = False, progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Samples]:  # fmt: skip
     """Step times of teacher-forced decoding; in each round every combination runs as many steps.
 
-    start     tokens of the snapshot that are kept
-    feed      warmup tokens, then the counted ones, whose number must be a multiple of `rounds`
-    batch     rows, all forked from the snapshot
+    feed      token ids, one a step for all rows: `warmup` of them, then the counted ones, whose number
+              must be a multiple of `rounds`
     timeline  record spans, which costs a little: quote step times measured without
     progress  called with steps done and steps in all
     """
@@ -88,9 +97,9 @@ def measure_in_turns(
     with contextlib.ExitStack() as stack:
         sessions = {name: stack.enter_context(c.open(timeline=timeline)) for name, c in combinations.items()}
         for session in sessions.values():
-            _fill(session, snapshot, start, batch)
+            _fill(session, start)
         edges = [0, *range(warmup, len(feed) + 1, per_round)]
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in itertools.pairwise(edges):
             for name, session in sessions.items():
                 results[name].append([_timed(session, token) for token in feed[begin:end]])
                 done += end - begin
@@ -112,10 +121,10 @@ def _share(resident_s: float, sync_s: float, prefetch_s: float) -> float | None:
     return (sync_s - prefetch_s) / (sync_s - resident_s) if sync_s > resident_s else None
 
 
-def _fill(session: Any, snapshot: RowSnapshot, start: int, batch: int) -> None:
-    row = session.adopt(snapshot)
-    session.crop(row, start)
-    for _ in range(batch - 1):
+def _fill(session: Any, start: Start) -> None:
+    row = session.adopt(start.snapshot)
+    session.crop(row, start.tokens)
+    for _ in range(start.batch - 1):
         session.fork(row)
 
 

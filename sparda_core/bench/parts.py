@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from sparda_core.errors import ConfigError
+from sparda_core.files import make_folder, write_whole
 
 
 def to_plain(value: Any) -> Any:
@@ -34,29 +32,7 @@ def to_plain(value: Any) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON, all or nothing."""
-    write_text(path, json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file by way of a temporary one in the same folder: readers see the old content or the new."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def make_folder(path: Path) -> Path:
-    """Make a results folder and see that it can be written to; raises ConfigError before any work is done."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path):
-            return path
-    except OSError as wrong:
-        raise ConfigError(f"out={str(path)!r} cannot be written ({wrong.strerror}); choose another folder") from wrong
+    write_whole(path, json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n")
 
 
 class PartStore:

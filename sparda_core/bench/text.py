@@ -58,9 +58,10 @@ def read(
         )
     if limit is not None and limit > context:
         raise ConfigError(f"max_tokens={limit} must be <= {context}, the model's context")
-    if min(len(ids), limit or len(ids)) < least:
+    taken = min(len(ids), limit or len(ids))
+    if taken < least:
         raise ConfigError(
-            f"text={document.name!r} gives {min(len(ids), limit or len(ids))} tokens, but the measurements need {least}: "
+            f"text={document.name!r} gives {taken} tokens, but the measurements need {least}: "
             "use a longer text, or lower windows, steps or timed_steps"
         )
     others = sorted((d for d in held_out if d.name != document.name), key=lambda d: not d.name.startswith("help:"))

@@ -91,7 +91,9 @@ def score_task(logits: torch.Tensor, targets: torch.Tensor) -> TaskScore:
     """
     hit = logits.argmax(-1) == targets
     return TaskScore(
-        exact=bool(hit.all()), accuracy=float(hit.double().mean()), nll=float(token_nll(logits, targets).double().mean())
+        exact=bool(hit.all()),
+        accuracy=float(hit.double().mean()),
+        nll=float(token_nll(logits, targets).double().mean()),
     )
 
 
@@ -114,7 +116,9 @@ def evaluate_selector(
     progress     called with steps done and steps in all
     """
     if len(dense) != len(passages) or not any(p.name == "document" for p in passages):
-        raise ConfigError(f"{len(passages)} passages need a document among them and as many dense logits, not {len(dense)}")
+        raise ConfigError(
+            f"{len(passages)} passages need a document among them and as many dense logits, not {len(dense)}"
+        )
     steps = max(len(p.feed) for p in passages)
     with combination.open() as session:
         rows = open_passages(session, passages)
