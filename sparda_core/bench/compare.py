@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,13 +11,16 @@ import attrs
 import sparda_core
 from sparda_core.bench.calibrate_cpu import Calibration, calibrate_cpu
 from sparda_core.bench.config import CompareConfig
-from sparda_core.bench.contenders import RUNTIME_NAMES, Contender, contenders, refusals
+from sparda_core.bench.contenders import RUNTIME_NAMES, Contender, combine, contenders, refusals
 from sparda_core.bench.judging import judge
 from sparda_core.bench.parts import PartStore, to_plain
+from sparda_core.bench.plot_timelines import plot_timelines
+from sparda_core.bench.plots import plot_comparison, require_matplotlib
 from sparda_core.bench.predicted import predict_gpus
 from sparda_core.bench.provenance import provenance
 from sparda_core.bench.report import CompareReport
 from sparda_core.bench.text import Reading, read
+from sparda_core.bench.timelines import timeline_from_plain
 from sparda_core.bench.timing import choose_link, record_timelines, time_contender
 from sparda_core.bench.workbench import PASSAGE_TOKENS, TASK_TOKENS, Progress, Workbench
 from sparda_core.errors import ConfigError
@@ -27,6 +29,7 @@ from sparda_core.models.load import load_model
 from sparda_core.registry import SELECTORS
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.profile_file import load_profile, save_profile
+from sparda_core.trace import TraceSource, write_trace
 
 #: Steps behind the step time of a contender that does not lead, and the rounds they are measured in.
 OTHER_STEPS, OTHER_ROUNDS = 32, 4
@@ -50,6 +53,7 @@ def run_compare(config: CompareConfig, *, progress: Progress | None = None) -> C
 
 def compare_model(config: CompareConfig, decoder: Any, encoder: Any, *, progress: Progress) -> CompareReport:
     """The same with a model at hand: a decoder, and what encodes text for it."""
+    require_matplotlib()
     reading = read(
         encoder, path=config.text, limit=config.token_limit, context=decoder.shape.context,
         least=config.wanted_tokens, filler_tokens=TASK_TOKENS + PASSAGE_TOKENS,
@@ -72,6 +76,7 @@ class _Comparison:
         self._out = bench.config.out
         self._recording = self._out / "query-selections.npz"
         self._profile_path = self._out / "cpu-profile.toml"
+        self._seconds: dict[str, float] = {}
 
     @property
     def _leader(self) -> Contender:
@@ -92,7 +97,7 @@ class _Comparison:
         report = CompareReport(
             config=config.to_plain(), provenance=provenance(), text=_text(bench.reading), link=link,
             quality=quality, timing=timing, timelines=timelines, gpus=gpus, refused=refused, notes=self._notes(),
-            phases_s=self._phases_s(), files={},
+            phases_s=self._seconds, files={},
         )  # fmt: skip
         return self._leave(report)
 
@@ -102,7 +107,9 @@ class _Comparison:
             made = to_plain(make(*args, **options))
             return {"made": made, "seconds": time.perf_counter() - began}
 
-        return self._store.get(name, timed)["made"]
+        part = self._store.get(name, timed)
+        self._seconds[name] = part["seconds"]
+        return part["made"]
 
     def _judge(self, contender: Contender) -> dict[str, Any]:
         return judge(self._bench, contender, self._every[0], self._recording)
@@ -116,16 +123,12 @@ class _Comparison:
         bench = self._bench
         tokens = bench.reading.tokens[:-1]
         last = len(tokens) - 8
-        selectors = {
-            (c.selector, *c.options.values()): SELECTORS.make(
-                c.selector, **c.options, **({"path": self._recording} if c.replays else {})
-            )
-            for c in self._every
-            if c.timed
-        }
+        # A replay knows only the positions that were recorded, and costs what a window costs: a list is written.
+        timed = [c for c in self._every if c.timed and not c.replays]
         calibration = Calibration(
-            selectors=tuple(selectors.values()), contexts=(last // 2, last), spec=bench.config.spec
-        )
+            selectors=tuple(SELECTORS.make(c.selector, **c.options) for c in timed), contexts=(last // 2, last),
+            spec=bench.config.spec,
+        )  # fmt: skip
         profile = calibrate_cpu(
             bench.decoder, tokens, calibration, threads=bench.config.threads, snapshot=bench.document,
             report=bench.progress,
@@ -150,3 +153,41 @@ class _Comparison:
     def _shorter(self) -> tuple[int, int]:
         config = self._bench.config
         return min(OTHER_STEPS, config.timed_steps), min(OTHER_ROUNDS, config.rounds)
+
+    def _notes(self) -> list[str]:
+        reading, notes = self._bench.reading, []
+        if reading.total > len(reading.tokens):
+            notes.append(f"the text was cut: {len(reading.tokens)} of its {reading.total} tokens were read")
+        if not self._bench.decoder.has_forecast:
+            notes.append("selector 'forecast' was left out: the model has no Forecast weights; make some with `sparda train`")
+        return notes
+
+    def _leave(self, report: CompareReport) -> CompareReport:
+        """Write the report and everything that lies beside it."""
+        files = {
+            "report": self._out / "report.json", "comparison": self._out / "comparison.png",
+            "timeline": self._out / "timeline.png", "trace_measured": self._out / "trace-measured.json",
+            "trace_predicted": self._out / "trace-predicted.json", "profile": self._profile_path,
+            "recording": self._recording,
+        }  # fmt: skip
+        whole = attrs.evolve(report, files={name: str(path) for name, path in files.items()})
+        self._bench.progress("writing results", 0, 1)
+        plot_comparison(whole, files["comparison"])
+        plot_timelines(whole, files["timeline"])
+        for kind in ("measured", "predicted"):
+            write_trace(files[f"trace_{kind}"], [self._source(whole, name, kind) for name in whole.timelines["runs"]])
+        whole.save(files["report"])
+        self._bench.progress("writing results", 1, 1)
+        return whole
+
+    def _source(self, report: CompareReport, runtime: str, kind: str) -> TraceSource:
+        combination = combine(self._bench.decoder.shape, self._leader, runtime, self._bench.config)
+        timeline = timeline_from_plain(report.timelines["runs"][runtime][kind])
+        return TraceSource(timeline=timeline, plan=combination.plan())
+
+
+def _text(reading: Reading) -> dict[str, Any]:
+    return {
+        "name": reading.name, "sha256": reading.sha256, "opening": reading.opening, "tokens": len(reading.tokens),
+        "total": reading.total,
+    }  # fmt: skip

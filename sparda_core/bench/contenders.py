@@ -25,7 +25,7 @@ class Contender:
     label     unique among contenders
     selector  registry name
     note      what it stands for
-    timed     False for a measuring stick, whose cost is not counted
+    timed     False for what is judged by quality alone, such as a measuring stick
     replays   its selections are played back from those of the contender `query`
     """
 
@@ -58,7 +58,7 @@ def contenders(config: CompareConfig, *, blocks: int, has_forecast: bool) -> lis
         ),
         Contender(
             label="infinigen-entries", selector="infinigen", options={"scoring": "entry-softmax"},
-            note="proxy query on the entries that query and forecast see", spec=spec,
+            note="the same on the entries that query and forecast see; quality only", spec=spec, timed=False,
         ),
         Contender(label="window", selector="window", note="a sliding window of equal budget", spec=wide),
         Contender(
