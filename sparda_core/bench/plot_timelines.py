@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _GROUPS = {
     "projections, feed-forward, head": (SKY, {Kind.EMBED, Kind.PROJECT, Kind.OUTPUT, Kind.MLP, Kind.HEAD}),
-    "cache upkeep": (GREY, {Kind.ENTRIES, Kind.APPEND, Kind.STORE}),
+    "cache upkeep": (GREY, {Kind.ENTRIES, Kind.APPEND}),
     "attention": (BLUE, {Kind.ATTEND}),
     "transfer": (ORANGE, {Kind.FETCH, Kind.STAGE}),
 }
