@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import numpy as np
-from sparda_core.bench.provenance import machine
 
+from sparda_core.bench.provenance import machine
 from sparda_core.compose import Combination, compose
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts

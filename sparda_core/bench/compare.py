@@ -43,7 +43,7 @@ def run_compare(config: CompareConfig, *, progress: Progress | None = None) -> C
     where it stopped. raises ConfigError or WeightsError before anything is written where the model,
     the text or the settings will not do.
     """
-    say = progress or (lambda what, done, total: None)  # noqa: ARG005
+    say = progress or (lambda what, done, total: None)
     say("loading the model", 0, 1)
     model = load_model(config.model, forecast=config.forecast)
     if model.tokenizer is None:
