@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Protocol, cast
 
@@ -19,6 +19,7 @@ BAD_INPUT, DEFECT, INTERRUPTED = 2, 1, 130
 
 #: Command -> (module in this folder, what it does). Only the module of the command given is loaded.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "compare": ("compare", "measure every selector under every runtime on one text: quality, time, prediction"),
     "generate": ("generate", "continue a prompt under one selector and runtime"),
     "predict": ("predict", "predict a decode step on a machine; needs neither the machine nor weights"),
     "calibrate": ("calibrate", "measure this machine and write a profile that predict reads"),
@@ -39,7 +40,7 @@ EXTRAS = {
 class Command(Protocol):
     """What a command's module offers."""
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         """Add the command's options."""
 
     def run(self, args: Namespace) -> int:

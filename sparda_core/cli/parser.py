@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sparda_core.errors import ConfigError
@@ -27,6 +27,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Called by argparse for whatever it refuses; raises ConfigError."""
         raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+    def explain(self, words: Mapping[str, str]) -> None:
+        """Set the help of options, by the name that their value gets; for options declared elsewhere."""
+        for action in self._actions:
+            action.help = words.get(action.dest, action.help)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse all of `argv`; raises ConfigError, with the nearest known option for an unknown one."""

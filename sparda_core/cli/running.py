@@ -7,6 +7,7 @@ import contextlib
 import errno
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,9 +107,16 @@ def check_place(path: Path) -> None:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Report]:
-    """Progress bars on standard error: call it with (what, done, total); one bar for each `what`."""
+    """Progress on standard error: call it with (what, done, total).
+
+    A terminal gets one bar for each `what`; a file or a pipe one line for each that took some seconds.
+    """
+    screen = console(sys.stderr)
+    if not screen.is_terminal:
+        yield Log(sys.stderr.write)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(sys.stderr), transient=True) as bars:
+    with Progress(*columns, console=screen, transient=True) as bars:
         known: dict[str, Any] = {}
 
         def report(what: str, done: int, total: int) -> None:
@@ -117,3 +125,23 @@ def progress() -> Iterator[Report]:
             bars.update(known[what], completed=done, total=total)
 
         yield report
+
+
+class Log:
+    """Writes a line when something that took a while is done."""
+
+    def __init__(
+        self, write: Callable[[str], object], *, least_s: float = 2.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write, self._least_s, self._clock = write, least_s, clock
+        self._began_s: dict[str, float] = {}
+        self._last_s = clock()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Take one report; the clock of `what` starts at the report before its first one."""
+        now_s = self._clock()
+        began_s = self._began_s.setdefault(what, self._last_s)
+        self._last_s = now_s
+        if done >= total and now_s - began_s >= self._least_s:
+            self._write(f"{what}: {total} in {now_s - began_s:.1f} s\n")
+            del self._began_s[what]

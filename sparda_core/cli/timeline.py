@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from sparda_core.models.model import Model
     from sparda_core.simulator.profile import Profile
 
-WARMUP = 4
+#: Steps before those that are traced; and tokens that calibrating takes after the last context.
+WARMUP, CALIBRATED = 4, 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     folder = make_folder(args.out)
     model = load(args)
     pair = combine(args, model, link_bytes_per_s=link_bytes_per_s(args))
-    reading = read_document(args, model, least=args.steps + WARMUP + 1)
+    reading = read_document(args, model, least=max(args.steps + WARMUP, CALIBRATED) + 1)
     with progress() as report:
         profile = _profile(args, model, pair, reading.tokens, report)
         measured = _measure(args, pair, reading.tokens, report)
@@ -86,7 +87,7 @@ def _profile(
     else:
         from sparda_core.bench.calibrate_cpu import Calibration, calibrate_cpu
 
-        plan = Calibration(contexts=(max(1, len(tokens) - args.steps),), selectors=(pair.selector,), spec=pair.spec)
+        plan = Calibration(contexts=(len(tokens) - CALIBRATED,), selectors=(pair.selector,), spec=pair.spec)
         profile = calibrate_cpu(model.decoder, tokens, plan, threads=args.threads, report=report)
     return profile if args.link_gb_s is None else profile.with_link(args.link_gb_s * GIGA)
 
