@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+
 import attrs
 import numpy as np
 import numpy.typing as npt
