@@ -34,12 +34,13 @@ class OldestFirst(Selector):
     lead: ClassVar[int | None] = None
 
     def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
-        """One operation; its scores cost nothing."""
-        return ("select",)
+        """Score all blocks, then take the best that fit."""
+        return ("score", "select")
 
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
-        """Writes the ids."""
-        return Work(hbm_bytes=4.0 * facts.selected[op.layer].sum())
+        """One number a block is written and read again; the ids are small."""
+        blocks = facts.lengths.sum() / context.spec.block * context.shape.kv_heads
+        return Work(hbm_bytes=4.0 * float(blocks))
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """No state."""
