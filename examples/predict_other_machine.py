@@ -12,7 +12,8 @@ for batch in (8, 16):
     for churn in (0.03, 0.10):
         load = {"batch": batch, "context": 131072, "churn": churn}
         query = compose(shape, "query", "offload-sync", spec=spec, runtime_options=on_gpu).predict("h200", **load)
-        early = compose(shape, "forecast", "offload-prefetch", spec=spec, runtime_options=on_gpu).predict("h200", **load)
+        pair = compose(shape, "forecast", "offload-prefetch", spec=spec, runtime_options=on_gpu)
+        early = pair.predict("h200", **load)
         ratio = query.step_s / early.step_s
         times = f"{query.step_s * 1e3:8.2f} ms   {early.step_s * 1e3:15.2f} ms"
         print(f"{batch:5}   {churn:5.0%}   {times}   {ratio:8.2f}x")
