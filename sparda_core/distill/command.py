@@ -32,6 +32,9 @@ from sparda_core.models.model import Model
 from sparda_core.models.tokenizer import Tokenizer
 from sparda_core.shapes import BlockSpec
 
+_RECORDED = (
+    "steps", "window", "positions", "first_position", "lr", "seed", "init", "sink", "local", "dtype", "device",
+)  # fmt: skip
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -133,7 +136,7 @@ def command_line(args: argparse.Namespace) -> str:
     parts = ["sparda", "train", "--out", args.out.name, "--model", Path(args.model).name]
     if args.text:
         parts += ["--text", *(path.name for path in args.text)]
-    for name in ("steps", "window", "positions", "first_position", "lr", "seed", "init", "sink", "local", "dtype"):
+    for name in _RECORDED:
         parts += ["--" + name.replace("_", "-"), str(getattr(args, name))]
     return shlex.join(parts)
 
@@ -152,6 +155,8 @@ def _metadata(
         "documents": [document.name for document in used],
         "data_sha256": content_hash(used),
         "command": command_line(args),
+        "dtype": args.dtype,
+        "device": args.device,
         "software": machine()["software"],
     }
 

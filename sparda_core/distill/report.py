@@ -22,21 +22,24 @@ from sparda_core.errors import ConfigError
 from sparda_core.models.forecast_weights import ForecastWeights
 
 
-def machine() -> dict[str, Any]:
-    """Processor, cores and versions; no host name."""
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """Processor, cores and versions, and the GPU's name where `device` is one; no host name."""
     software = {"python": platform.python_version(), "sparda": __version__}
     for name in ("torch", "tokenizers"):
         try:
             software[name] = version(name)
         except PackageNotFoundError:
             software[name] = "unknown"
-    return {
+    known: dict[str, Any] = {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "software": software,
     }
+    if torch.device(device).type == "cuda":
+        known["gpu"] = torch.cuda.get_device_name(device)
+    return known
 
 
 def _processor() -> str:
@@ -68,12 +71,13 @@ def write_report(
     documents: Sequence[str],
     forecast: ForecastWeights,
     result: TrainResult,
+    device: str = "cpu",
 ) -> None:
-    """Write in one step; raises ConfigError where that is impossible."""
+    """Write in one step; `device` is where it was measured. Raises ConfigError where that is impossible."""
     content = {
         "what": "recall of the query-driven selector's free blocks; mean over KV heads, positions and windows",
         "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        "machine": machine(),
+        "machine": machine(device),
         "training": dict(forecast.metadata),
         "training_wall_s": round(result.wall_s, 1),
         "losses_nats": [round(loss, 5) for loss in result.losses],

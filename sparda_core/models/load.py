@@ -58,6 +58,7 @@ def load_model(
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype={dtype} must be one of {', '.join(map(str, _DTYPES))}")
+    _check_device(device)
     name = str(source)
     path = smollm2_path() if name == SMOLLM2 else Path(source)
     if not path.exists():
@@ -73,6 +74,15 @@ def load_model(
     placed = {key: tensor.to(device, dtype) for key, tensor in tensors.items()}
     decoder = Decoder(config, placed, forecast=projections, source=f"model={name!r}")
     return Model(name=known_as, decoder=decoder, tokenizer=tokenizer)
+
+
+def _check_device(device: torch.device | str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ConfigError(f"device={str(device)!r} is unknown; use 'cpu' or 'cuda'") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={str(device)!r} needs a GPU that PyTorch can use, and finds none; use 'cpu'")
 
 
 Loaded = tuple[DecoderConfig, Mapping[str, torch.Tensor], Tokenizer | None]

@@ -165,6 +165,14 @@ def test_unknown_models_and_dtypes_are_refused() -> None:
         load_model("nowhere/model.gguf")
     with pytest.raises(ConfigError, match="dtype"):
         load_model("smollm2", dtype=torch.int8)
+    with pytest.raises(ConfigError, match="device='gpu' is unknown"):
+        load_model("smollm2", device="gpu")
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device='cuda' needs a GPU"):
+        load_model("smollm2", device="cuda")
 
 
 def test_an_absent_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
