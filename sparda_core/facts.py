@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import attrs
 import numpy as np
@@ -22,10 +21,6 @@ def _ints(value: npt.ArrayLike) -> IntArray:
 
 def _flags(value: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     return np.ascontiguousarray(value, dtype=np.bool_)
-
-
-def _counts() -> Any:
-    return attrs.field(converter=_ints, eq=_same)
 
 
 @attrs.frozen(kw_only=True)
@@ -48,12 +43,12 @@ class StepFacts:
     budget: int
     slots: int
     active: npt.NDArray[np.bool_] = attrs.field(converter=_flags, eq=_same)
-    lengths: IntArray = _counts()
-    selected: IntArray = _counts()
-    misses: IntArray = _counts()
-    opened: IntArray = _counts()
-    late: IntArray = _counts()
-    wasted: IntArray = _counts()
+    lengths: IntArray = attrs.field(converter=_ints, eq=_same)
+    selected: IntArray = attrs.field(converter=_ints, eq=_same)
+    misses: IntArray = attrs.field(converter=_ints, eq=_same)
+    opened: IntArray = attrs.field(converter=_ints, eq=_same)
+    late: IntArray = attrs.field(converter=_ints, eq=_same)
+    wasted: IntArray = attrs.field(converter=_ints, eq=_same)
 
     def __attrs_post_init__(self) -> None:
         shape = self.selected.shape

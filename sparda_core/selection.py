@@ -62,4 +62,5 @@ def fresh_blocks(ids: Selection, previous: Selection) -> npt.NDArray[np.int64]:
     returns        int64 [...]; divided by the selection's size this is the churn
     """
     hit = (ids[..., :, None] == previous[..., None, :]).any(-1)
-    return ((ids != NO_BLOCK) & ~hit).sum(-1)
+    fresh: npt.NDArray[np.int64] = ((ids != NO_BLOCK) & ~hit).sum(-1)
+    return fresh

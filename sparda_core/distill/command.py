@@ -71,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(args.model, dtype=_DTYPES[args.dtype], device=args.device)
     longest = max(config.window, args.recall_window)
     if longest > model.shape.context:
-        raise ConfigError(f"window={longest} must be <= context={model.shape.context} of {model.name}")
+        raise ConfigError(
+            f"window={longest} must be <= context={model.shape.context} of {model.name}; "
+            "lower --window and --recall-window"
+        )
     tokenizer = _tokenizer(model)
     documents = read_documents(args.text) if args.text else training_documents()
     ids_N, used = token_stream(documents, tokenizer.encode, tokens=config.steps * config.window, seed=config.seed)

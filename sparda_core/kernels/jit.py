@@ -3,6 +3,9 @@
 Kernels release the GIL and are cached on disk, so that only the first run on a machine compiles.
 Arithmetic may be reassociated and fused (that is what lets a dot product use SIMD), but NaN and
 infinity keep their meaning: scores use -inf, and poisoned memory must stay recognisable.
+
+The cache of a kernel is renewed when its own file changes, not when a kernel that it calls from another
+file does: after an edit to such a one (`pool.cpu.raise_blocks`), delete the callers' __pycache__.
 """
 
 from __future__ import annotations

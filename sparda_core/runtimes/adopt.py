@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
-from sparda_core.kernels.append.cpu import append_tokens
 
 from sparda_core.errors import ConfigError
+from sparda_core.kernels.append.cpu import append_tokens
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase
 from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot

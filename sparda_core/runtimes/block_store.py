@@ -204,8 +204,9 @@ class BlockStore:
     def _map(self, place: int, first: int, pages: IntArray) -> None:
         """Enter pages [L, Hk, n] into the table, from the row's page `first` on."""
         n = self._pool.page_blocks
-        blocks = pages[..., None] * n + np.arange(n)
-        self._table[place, :, :, first * n : (first + pages.shape[2]) * n] = blocks.reshape(*pages.shape[:2], pages.shape[2] * n)
+        layers, heads, count = pages.shape
+        blocks = (pages[..., None] * n + np.arange(n)).reshape(layers, heads, count * n)
+        self._table[place, :, :, first * n : (first + count) * n] = blocks
 
     def _unshare(self, place: int, first: int, shared: IntArray, fresh: IntArray) -> None:
         """Replace shared pages, given as rows (layer, head, page - first), by copies of their own."""

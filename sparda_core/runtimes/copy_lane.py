@@ -2,6 +2,10 @@
 
 On a CPU it plays the h2d stream. The thread runs compiled copies that release the GIL, and no torch: one
 torch operation there slows the computing thread for as long as the worker lives.
+
+An emulated link costs the thread nothing: it copies at once and writes down when the link would have
+brought the last byte; whoever waits sleeps until then. A thread that slept through its own schedule
+would wake up late for every job, and take a core from the compute lane each time.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ _NS = 1_000_000_000
 #: A piece is the most that moves between two looks at the clock: its copy takes tens of microseconds,
 #: the bookkeeping after it a few.
 _PIECE_BYTES = 512 * 1024
-#: Longest sleep before the lane looks whether it should stop.
+#: Longest time before a waiting thread looks whether the lane still lives.
 _NAP_S = 0.02
 
 
@@ -92,7 +96,7 @@ class CopyTicket:
 
     units     how many units the job has
     start_ns  when the job had the link
-    end_ns    when its last unit arrived
+    end_ns    when its last unit arrived, or will arrive
     error     what stopped it, if anything did
     """
 
@@ -115,26 +119,28 @@ class CopyTicket:
         return copied if arrived is None else min(copied, arrived // self._unit_bytes)
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self._ended.is_set()
+        """Whether every unit has arrived, or none will any more."""
+        return self._ended.is_set() and (self.error is not None or self._worker.clock_ns() >= self.end_ns)
 
     def wait(self) -> None:
         """Block until every unit has arrived; raises LaneError, from its cause, where that will not happen."""
         self.settle()
         if self.error is not None:
             raise LaneError(f"copy stopped after {self.moved} of {self.units} blocks: {self.error}") from self.error
+        while (left_ns := self.end_ns - self._worker.clock_ns()) > 0:
+            self._worker.sleep_s(left_ns / _NS)
 
     def settle(self) -> None:
-        """Block until nothing moves any more, whether all of it arrived or not."""
+        """Block until nothing is being written any more, whether all of it arrived or not."""
         while not self._ended.wait(_NAP_S):
             if not self._thread.is_alive():
                 # The thread may have ended this ticket between the two looks.
                 if not self._ended.is_set():
-                    self.end(LaneError("the copy lane's thread has died"), now_ns=self.end_ns)
+                    self.end(LaneError("the copy lane's thread has died"), now_ns=self.start_ns)
                 return
 
     def end(self, error: BaseException | None, *, now_ns: int) -> None:
-        """Called by the lane, once."""
+        """Called by the lane, once: nothing is written after this."""
         self.error, self.end_ns = error, now_ns
         self._ended.set()
 
@@ -142,8 +148,7 @@ class CopyTicket:
 class CopyLane:
     """One thread, one job after the other, in the order submitted.
 
-    link_bytes_per_s  emulated speed of the link: the lane sleeps until each piece would have arrived;
-                      None: as fast as the machine copies
+    link_bytes_per_s  emulated speed of the link; None: as fast as the machine copies
     clock_ns, sleep_s  the clock of all times, and how to wait on it; for tests
 
     Only the computing thread may submit and close. Closing stops the running job at its next piece.
@@ -176,7 +181,7 @@ class CopyLane:
         return ticket
 
     def drain(self) -> None:
-        """Block until nothing submitted moves any more."""
+        """Block until nothing submitted is being written any more."""
         if self._last is not None:
             self._last.settle()
 
@@ -235,24 +240,15 @@ class _Worker:
             ticket.end(error, now_ns=self.clock_ns())
 
     def _move(self, ticket: CopyTicket, job: Job) -> None:
-        link = self.link
         piece = max(1, _PIECE_BYTES // job.unit_bytes)
-        ticket.start_ns = end_ns = link.begin(submitted_ns=ticket.submitted_ns, now_ns=self.clock_ns())
+        ticket.start_ns = self.link.begin(submitted_ns=ticket.submitted_ns, now_ns=self.clock_ns())
         for start in range(0, ticket.units, piece):
             if self.stopping:
                 raise _Stopped
             stop = min(start + piece, ticket.units)
             job.run(start, stop)
             ticket.copied = stop
-            end_ns = link.arrival(stop * job.unit_bytes, now_ns=self.clock_ns())
-            self._sleep_until(end_ns)
-        ticket.end(None, now_ns=end_ns)
-
-    def _sleep_until(self, deadline_ns: int) -> None:
-        while (left_ns := deadline_ns - self.clock_ns()) > 0:
-            if self.stopping:
-                raise _Stopped
-            self.sleep_s(min(left_ns / _NS, _NAP_S))
+        ticket.end(None, now_ns=self.link.arrival(ticket.units * job.unit_bytes, now_ns=self.clock_ns()))
 
     def _abandon(self) -> None:
         """End what is still queued, so that nobody waits for it."""

@@ -9,13 +9,13 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import torch
+
 from sparda_core.kernels.append.cpu import append_tokens
 from sparda_core.kernels.attend.cpu import attend_blocks
-from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
-
 from sparda_core.kernels.diff.result import Diff
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Kind, Op, Phase
+from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
 from sparda_core.runtimes.executor import Bindings
 from sparda_core.runtimes.steps import Ints, Steps, StepState
 from sparda_core.runtimes.tiers import Tiers

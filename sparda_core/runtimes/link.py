@@ -10,7 +10,7 @@ _NS = 1_000_000_000
 class LinkSchedule:
     """A serial link of exactly `bytes_per_s`, or one without a limit of its own (None).
 
-    Times are integer nanoseconds of one clock. Every deadline is counted from the start of its transfer,
+    Times are integer nanoseconds of one clock. Every arrival is counted from the start of its transfer,
     so that a late wake-up delays nothing after it; a transfer submitted while the link was busy starts
     when the one before it ended on the schedule.
     """
@@ -27,12 +27,12 @@ class LinkSchedule:
         self._start_ns = now_ns if self.bytes_per_s is None else max(submitted_ns, self._free_ns)
         return self._start_ns
 
-    def arrival(self, moved_bytes: int, *, now_ns: int) -> int:
-        """When the first `moved_bytes` of the transfer have arrived, given that they were copied by `now_ns`."""
+    def arrival(self, size_bytes: int, *, now_ns: int) -> int:
+        """When the whole transfer of `size_bytes` has arrived, given that it was copied by `now_ns`."""
         if self.bytes_per_s is None:
             self._free_ns = now_ns
         else:
-            self._free_ns = max(now_ns, self._start_ns + round(moved_bytes / self.bytes_per_s * _NS))
+            self._free_ns = max(now_ns, self._start_ns + round(size_bytes / self.bytes_per_s * _NS))
         return self._free_ns
 
     def arrived_bytes(self, *, start_ns: int, now_ns: int) -> int | None:

@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
+
 from sparda_core.kernels.append.cpu import append_tokens
 from sparda_core.kernels.attend.cpu import attend_blocks
 from sparda_core.kernels.attend_dense.cpu import attend_dense
-from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
-
 from sparda_core.plan import Kind, Op, Phase
+from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
 from sparda_core.runtimes.executor import Bindings
 from sparda_core.runtimes.snapshot import PromptQueries
 from sparda_core.runtimes.steps import Floats, Ints, Steps, StepState

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sparda_core.runtimes.copy_lane import CopyLane
 
 from sparda_core.errors import ConfigError, RowError, SpardaError
 from sparda_core.facts import StepFacts
@@ -19,6 +18,7 @@ from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase, StepPlan
 from sparda_core.runtime import Runtime, Session, StepResult
 from sparda_core.runtimes.adopt import adopt_row, take_snapshot
+from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
@@ -135,6 +135,10 @@ class CpuSession(Session):
             raise ConfigError(f"tokens={tokens} must be between 0 and the row's length {self._lengths[row]}")
         self._cut(row, tokens)
 
+    def _commit(self, row: int, tokens: int) -> None:
+        self._lengths[row] = tokens
+        self._tiers.commit(row, tokens)
+
     def _cut(self, row: int, tokens: int) -> None:
         self._lengths[row] = tokens
         self._queries.cropped(row, tokens)
@@ -180,7 +184,7 @@ class CpuSession(Session):
                     progress(min(offset + chunk, len(tokens)))
             self._tiers.refresh(row, start + len(tokens), stale_from=start)
         self._prefill.release()
-        self._lengths[row] = start + len(tokens)
+        self._commit(row, start + len(tokens))
         return logits[0]
 
     def _prefill_executor(self, mode: str) -> Executor[ChunkState]:
@@ -209,7 +213,7 @@ class CpuSession(Session):
             state = self._step(before, ids)
             timeline = self._executor.run(state, record=self._timeline)
         for row in active:
-            self._lengths[row] += 1
+            self._commit(row, before[row] + 1)
         return StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
 
     def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:
@@ -261,7 +265,7 @@ class CpuSession(Session):
         except BaseException:
             self.retire(row)
             raise
-        self._lengths[row] = snapshot.tokens
+        self._commit(row, snapshot.tokens)
         return row
 
     @property

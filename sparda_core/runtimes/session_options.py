@@ -62,7 +62,7 @@ class ComputeThreads:
     def __enter__(self) -> None:
         self._before = (torch.get_num_threads(), numba.get_num_threads())
         torch.set_num_threads(self._threads)
-        numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
 
     def __exit__(self, *failure: object) -> None:
         torch.set_num_threads(self._before[0])

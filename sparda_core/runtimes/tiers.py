@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from sparda_core.kernels.gather.cpu import gather_blocks
 from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.entry_store import EntryStore
 from sparda_core.runtimes.slot_pool import SlotPool
-
 from sparda_core.shapes import BlockSpec, ModelShape
 
 Ints = npt.NDArray[np.int64]
@@ -107,6 +107,11 @@ class Tiers:
         for row, tokens in lengths:
             self.device.reserve(row, tokens)
             self.host.reserve(row, tokens)
+
+    def commit(self, row: int, tokens: int) -> None:
+        """Say that the row now holds `tokens` tokens, all of them written."""
+        self.device.set_length(row, tokens)
+        self.host.set_length(row, tokens)
 
     def resize(self, slots: int) -> None:
         """Change the slots of every pool; resident blocks stay while there is room."""

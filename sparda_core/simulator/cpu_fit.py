@@ -77,12 +77,13 @@ def _fit_alone(key: str, samples: Sequence[Sample]) -> KindCost:
     fits = []
     for driver in ("h2d_bytes",) if _is_transfer(key) else DRIVERS:
         units = np.array([float(getattr(sample.work, driver)) for sample in samples])
-        if units.min() > 0 or (driver == "h2d_bytes" and units.max() > 0):
+        if units.max() > 0:
             fixed_s, per_unit_s = _line(*_medians(units, seconds), transfer=_is_transfer(key))
             error = float(np.median(np.abs(fixed_s + per_unit_s * units - seconds) / seconds))
             fits.append((error, fixed_s, per_unit_s, driver))
     if not fits:
-        fits.append((0.0, float(np.median(seconds)), 0.0, DRIVERS[0]))
+        level_s = float(np.median(seconds))
+        fits.append((float(np.median(np.abs(level_s - seconds) / seconds)), level_s, 0.0, DRIVERS[0]))
     # The order of DRIVERS decides between equal fits.
     error, fixed_s, per_unit_s, driver = min(fits, key=lambda fit: fit[0])
     return KindCost(fixed_s=fixed_s, driver=driver, per_unit_s=per_unit_s, samples=len(samples), error=error)
@@ -147,13 +148,13 @@ def _slowdown(cost: KindCost, samples: Sequence[Sample]) -> float:
 
 
 def _typical(gaps: Gaps) -> float:
-    """The mean of the middle four fifths: gaps add up, but an interruption is no gap."""
+    """The mean of the middle half: gaps add up, but an interruption is no gap."""
     if isinstance(gaps, int | float):
         return float(gaps)
     if not gaps:
         return 0.0
     ordered = sorted(gaps)
-    cut = len(ordered) // 10
+    cut = len(ordered) // 4
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 

@@ -7,7 +7,6 @@ the next nanosecond, so that no resource ever gives more than it has.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 import simpy
@@ -28,19 +27,13 @@ def ceil_ns(seconds: float) -> int:
 class Flow:
     """One flow under way. `done` fires when its last unit has passed; `end_ns` is set then."""
 
-    __slots__ = ("_base", "demand", "done", "end_ns", "moved", "rate", "size", "start_ns")
+    __slots__ = ("base", "demand", "done", "end_ns", "factor", "kind", "moved", "rate", "size", "start_ns")
 
-    def __init__(self, *, size: float, base: Demand, done: simpy.Event, start_ns: int) -> None:
-        self.size, self._base, self.demand, self.done, self.start_ns = size, base, base, done, start_ns
+    def __init__(self, *, size: float, base: Demand, kind: int, done: simpy.Event, start_ns: int) -> None:
+        self.size, self.base, self.demand, self.kind, self.done = size, base, base, kind, done
+        self.start_ns, self.factor = start_ns, 1.0
         self.moved = self.rate = 0.0
         self.end_ns: int | None = None
-
-    def slow(self, factor: float) -> bool:
-        """Divide the flow's own cap by `factor`; True where that changes anything."""
-        fresh = Demand(self._base.uses, self._base.cap / factor)
-        changed = fresh != self.demand
-        self.demand = fresh
-        return changed
 
     def finish_ns(self, now_ns: int) -> int:
         """When the last unit passes if the rate stays as it is."""
@@ -68,7 +61,9 @@ class SharedResources:
                 raise ConfigError(f"capacity of {name!r} is {value}; must be > 0 units/s")
         self._env, self._capacity, self._observer = env, dict(capacity), observer
         self._flows: list[Flow] = []
-        self._seen: dict[tuple[tuple[Demand, int], ...], dict[Demand, float]] = {}
+        # Equal demands have one number, so that a multiset of them is a short tuple of numbers.
+        self._kinds: dict[Demand, int] = {}
+        self._seen: dict[tuple[int, ...], dict[int, float]] = {}
         self._last_ns = int(env.now)
         self._armed_ns: list[int] = []
         self.served = dict.fromkeys(capacity, 0.0)
@@ -94,7 +89,8 @@ class SharedResources:
         if unknown:
             raise ConfigError(f"flow uses {sorted(unknown)}; known resources: {sorted(self._capacity)}")
         now = int(self._env.now)
-        flow = Flow(size=size, base=demand(uses, cap), done=self._env.event(), start_ns=now)
+        base = demand(uses, cap)
+        flow = Flow(size=size, base=base, kind=self._kind(base), done=self._env.event(), start_ns=now)
         self._advance()
         if size:
             self._flows.append(flow)
@@ -107,9 +103,16 @@ class SharedResources:
     def slow(self, factors: Mapping[Flow, float]) -> None:
         """From now on, divide the caps of these flows by their factor (1 = as started)."""
         finished = self._advance()
-        changed = [flow for flow, factor in factors.items() if flow.slow(factor)]
+        changed = {flow: factor for flow, factor in factors.items() if factor != flow.factor}
+        for flow, factor in changed.items():
+            flow.factor = factor
+            flow.demand = Demand(flow.base.uses, flow.base.cap / factor)
+            flow.kind = self._kind(flow.demand)
         if finished or changed:
             self._solve()
+
+    def _kind(self, wanted: Demand) -> int:
+        return self._kinds.setdefault(wanted, len(self._kinds))
 
     def _advance(self) -> bool:
         """Integrate what has passed since the last change; True where a flow finished."""
@@ -134,13 +137,13 @@ class SharedResources:
 
     def _solve(self) -> None:
         if self._flows:
-            key = tuple(sorted(Counter(flow.demand for flow in self._flows).items()))
+            key = tuple(sorted(flow.kind for flow in self._flows))
             rates = self._seen.get(key)
             if rates is None:
-                demands = [flow.demand for flow in self._flows]
-                rates = self._seen[key] = dict(zip(demands, fair_rates(demands, self._capacity), strict=True))
+                solved = fair_rates([flow.demand for flow in self._flows], self._capacity)
+                rates = self._seen[key] = dict(zip((flow.kind for flow in self._flows), solved, strict=True))
             for flow in self._flows:
-                flow.rate = rates[flow.demand]
+                flow.rate = rates[flow.kind]
             self._arm(min(flow.finish_ns(self._last_ns) for flow in self._flows))
         if self._observer is not None:
             self._observer(self._last_ns, self.usage())

@@ -166,8 +166,9 @@ class _Step:
         factors: dict[Flow, float] = {}
         for name, (price, flows) in self._running.items():
             others = [other for key, (other, _) in self._running.items() if key != name]
-            factor = self._profile.slowdown(price, others)
-            factors.update(dict.fromkeys(flows, factor))
+            factor = self._profile.slowdown(price, others) if others else 1.0
+            for flow in flows:
+                factors[flow] = factor
         self._shared.slow(factors)
 
 

@@ -45,7 +45,8 @@ class DenseRow:
             x = self.model.output(layer, x, self._attend(layer, made.q[0], positions[0], chosen[layer])[None])
             x = self.model.mlp(layer, x)
         self.tokens += len(tokens)
-        return self.model.head(x[:, -1])[0]
+        logits: torch.Tensor = self.model.head(x[:, -1])[0]
+        return logits
 
     def _attend(self, layer: int, query: torch.Tensor, positions: torch.Tensor, chosen: Chosen) -> torch.Tensor:
         group = self.model.shape.group

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import attrs
@@ -20,14 +22,11 @@ from hypothesis.stateful import (
 )
 
 from sparda_core.compose import compose
+from sparda_core.layer_view import LayerView
 from sparda_core.models.tiny import tiny_model
-from sparda_core.shapes import BlockSpec, ModelShape
 from tests.agreement.dense_model import DenseRow
+from tests.agreement.worlds import OPTIONS, SHAPE, SPEC
 
-SHAPE = ModelShape(
-    name="agreement", layers=4, hidden=24, ffn=32, q_heads=6, kv_heads=2, head_dim=4, vocab=23, context=4096
-)
-SPEC = BlockSpec(block=8, window=4, stride=2, sink=1, local=1, budget=5)
 RUNTIMES: dict[str, tuple[str, dict[str, Any]]] = {
     "resident": ("resident", {}),
     "sync": ("offload-sync", {}),
@@ -57,14 +56,25 @@ class _Machine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 3))
     def open(self, seed: int) -> None:
         self.model = tiny_model(SHAPE, seed=seed, dtype=torch.float64, forecast=True)
-        self.sessions, self.chosen = {}, {}
+        self.sessions: dict[str, Any] = {}
+        self.chosen: dict[str, dict[int, torch.Tensor]] = {}
         for name in SELECTORS[self.selector]:
             runtime, options = RUNTIMES[name]
-            pair = compose(self.model, self.selector, runtime, spec=SPEC, runtime_options=options, page_blocks=2)
+            pair = compose(
+                self.model, self.selector, runtime, spec=SPEC, runtime_options=options,
+                selector_options=OPTIONS.get(self.selector), page_blocks=2,
+            )  # fmt: skip
             session = self.sessions[name] = pair.open()
             self.chosen[name] = {}
-            session.on_selection = lambda view, name=name: self.chosen[name].__setitem__(view.layer, view.selection)
+            session.on_selection = self.keeper(name)
         self.dense: dict[int, DenseRow] = {}
+
+    def keeper(self, name: str) -> Callable[[LayerView], None]:
+        def keep(view: LayerView) -> None:
+            assert view.selection is not None
+            self.chosen[name][view.layer] = view.selection
+
+        return keep
 
     def each(self, call: Any) -> Any:
         return {name: call(session) for name, session in self.sessions.items()}
@@ -87,8 +97,8 @@ class _Machine(RuleBasedStateMachine):
     def prefill(self, pick: int, tokens: list[int], chunk: int) -> None:
         row = self.row(pick)
         want = self.dense[row].append(tokens, [None] * SHAPE.layers)
-        for name, logits in self.each(lambda session: session.prefill(row, tokens, chunk=chunk)).items():
-            torch.testing.assert_close(logits, want, msg=lambda text, name=name: f"{name}: {text}")
+        for logits in self.each(lambda session: session.prefill(row, tokens, chunk=chunk)).values():
+            torch.testing.assert_close(logits, want)
 
     @precondition(lambda self: self.dense)
     @rule(data=st.data(), steps=st.integers(1, 10))
@@ -96,7 +106,7 @@ class _Machine(RuleBasedStateMachine):
         active = data.draw(st.lists(st.sampled_from(list(self.dense)), min_size=1, unique=True))
         for _ in range(steps):
             tokens = {row: data.draw(st.integers(0, 22)) for row in active}
-            results = self.each(lambda session, tokens=tokens: session.decode(tokens))
+            results = self.each(methodcaller("decode", tokens))
             self.check_selections()
             for name, result in results.items():
                 self.check_logits(name, result.logits, tokens)

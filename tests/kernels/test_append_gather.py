@@ -111,7 +111,8 @@ def test_gather_runs_on_several_threads_at_once() -> None:
     target = np.full_like(source, np.nan)
     order = np.random.default_rng(1).permutation(64)
     pieces = [
-        threading.Thread(target=gather_blocks, args=(source, target, order, order, at, at + 8)) for at in range(0, 64, 8)
+        threading.Thread(target=gather_blocks, args=(source, target, order, order, at, at + 8))
+        for at in range(0, 64, 8)
     ]
     for piece in pieces:
         piece.start()

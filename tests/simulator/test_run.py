@@ -79,6 +79,16 @@ def test_compute_runs_at_half_speed_while_a_copy_holds_sms() -> None:
     assert step_us(made, table) == 100
 
 
+def test_forgotten_contention_and_forgotten_waits_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {**COMPUTE, Kind.FETCH: moved(50)}
+    made = pipeline(3, early=True)
+    without_waits = attrs.evolve(made, ops=[attrs.evolve(op, after=()) for op in made.ops])
+    assert (step_us(made, table), step_us(without_waits, table)) == (135, 105)
+    contended = step_us(made, table, slower=2)
+    monkeypatch.setattr("sparda_core.simulator.run._Step._contend", lambda self: None)
+    assert step_us(made, table, slower=2) == 135 < contended
+
+
 def test_a_copy_takes_its_bytes_of_device_memory_from_compute() -> None:
     made = plan(Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D), Op(kind=Kind.MLP, layer=0))
     table: dict[str, Work] = {

@@ -95,10 +95,10 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
         assert self.store.used_bytes == before
 
     @precondition(lambda self: self.model)
-    @rule(pick=st.integers(0, 9), share=st.floats(0, 1))
-    def crop(self, pick: int, share: float) -> None:
+    @rule(pick=st.integers(0, 9), percent=st.integers(0, 100))
+    def crop(self, pick: int, percent: int) -> None:
         row = self.row(pick)
-        keep = int(share * len(self.model[row]))
+        keep = len(self.model[row]) * percent // 100
         self.store.crop(row, keep)
         del self.model[row][keep:]
 
@@ -291,3 +291,15 @@ def test_bad_requests_are_refused_by_name_and_value(name: str, call: Callable[[B
 def test_a_size_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="page_blocks=0"):
         BlockStore(layers=(0,), kv_heads=1, block=4, head_dim=2, page_blocks=0)
+
+
+def test_a_store_of_no_layers_keeps_lengths_and_costs_nothing() -> None:
+    store = BlockStore(layers=(), kv_heads=HEADS, block=BLOCK, head_dim=DIM)
+    store.add(1)
+    store.reserve(1, 100)
+    store.set_length(1, 100)
+    store.fork(1, 2)
+    store.reserve(2, 5000)
+    store.crop(2, 7)
+    assert (store.length(1), store.length(2), store.used_bytes) == (100, 7, 0)
+    store.retire(1)

@@ -83,6 +83,19 @@ def test_any_chunking_gives_the_bits_of_one_chunk_and_the_means_of_full_windows(
         np.testing.assert_allclose(entries_of(parts, layer, 0), one_shot(keys[at], spec), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_a_crop_to_any_length_keeps_the_entries_that_end_within_it(name: str) -> None:
+    spec, keys = SPECS[name], some_keys(14)
+    for tokens in range(14, -1, -1):
+        store = make_store(spec)
+        store.add(0)
+        give(store, 0, keys, 0, 14)
+        store.crop(0, tokens)
+        assert store.count(2, 0) == store.count(7, 0) == spec.entry_count(tokens)
+        give(store, 0, keys, tokens, 14)
+        np.testing.assert_allclose(entries_of(store, 2, 0), one_shot(keys[0], spec), rtol=1e-5, atol=1e-6)
+
+
 class EntriesAgreeWithOneShot(RuleBasedStateMachine):
     """The keys of each row, in plain arrays; every entry is computed again from them."""
 
@@ -127,10 +140,10 @@ class EntriesAgreeWithOneShot(RuleBasedStateMachine):
         self.keys[self.made] = self.keys[row].copy()
 
     @precondition(lambda self: self.keys)
-    @rule(pick=st.integers(0, 9), share=st.floats(0, 1))
-    def crop(self, pick: int, share: float) -> None:
+    @rule(pick=st.integers(0, 9), percent=st.integers(0, 100))
+    def crop(self, pick: int, percent: int) -> None:
         row = self.row(pick)
-        tokens = int(self.keys[row].shape[2] * share)
+        tokens = self.keys[row].shape[2] * percent // 100
         self.store.crop(row, tokens)
         self.keys[row] = self.keys[row][:, :, :tokens]
 

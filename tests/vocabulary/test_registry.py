@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,10 @@ from sparda_core.runtimes.resident import Resident
 
 class Mine(Resident):
     """A third party's runtime."""
+
+
+def _makes_text() -> Any:
+    return "no runtime"
 
 
 @pytest.fixture
@@ -61,9 +66,9 @@ def test_an_option_that_the_factory_does_not_take_is_named_with_those_it_does() 
 
 
 def test_a_factory_must_make_the_right_thing() -> None:
-    RUNTIMES.register("wrong", lambda: {})
+    RUNTIMES.register("wrong", _makes_text)
     try:
-        with pytest.raises(ConfigError, match="made a dict, not a Runtime"):
+        with pytest.raises(ConfigError, match="made a str, not a Runtime"):
             RUNTIMES.make("wrong")
     finally:
         RUNTIMES.unregister("wrong")

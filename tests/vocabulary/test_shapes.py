@@ -95,7 +95,7 @@ def test_named_shapes_have_the_published_sizes() -> None:
         ({"layers": 0}, "layers=0 must be an integer >= 1"),
     ],
 )
-def test_head_counts_that_do_not_divide_are_refused(change: dict[str, int], message: str) -> None:
+def test_head_counts_that_do_not_divide_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         attrs.evolve(SHAPES["smollm2-135m"], **change)
 

@@ -55,14 +55,20 @@ def _attend(query: _Array, pool: _Array, physical: _Ids, tokens: _Counts, scale:
     group = query.shape[1] // heads
     for i in prange(batch * heads * queries):
         row, head, t = i // (heads * queries), i // queries % heads, i % queries
-        first, last = head * group, (head + 1) * group
-        weights_GN = np.empty((group, width * pool.shape[2]), query.dtype)
         blocks_W, counts_W = physical[row, head, t], tokens[row, head, t]
-        # Copies lie contiguously, which the inner loops need to use SIMD.
-        seen = _logits(query[row, first:last, t].copy(), pool, blocks_W, counts_W, scale, weights_GN)
+        # A group's queries and outputs lie T rows apart; scratch lies contiguously, as SIMD wants it.
+        group_GD = np.zeros((group, pool.shape[3]), query.dtype)
+        weights_GN = np.empty((group, width * pool.shape[2]), query.dtype)
         for member in range(group):
-            _softmax(weights_GN[member, :seen])
-        out[row, first:last, t] = _mix(weights_GN, pool, blocks_W, counts_W)
+            for d in range(pool.shape[3]):
+                group_GD[member, d] = query[row, head * group + member, t, d]
+        seen = _logits(group_GD, pool, blocks_W, counts_W, scale, weights_GN)
+        for member in range(group):
+            _softmax(weights_GN[member], seen)
+        _mix(weights_GN, pool, blocks_W, counts_W, group_GD)
+        for member in range(group):
+            for d in range(pool.shape[3]):
+                out[row, head * group + member, t, d] = group_GD[member, d]
 
 
 @kernel
@@ -86,25 +92,28 @@ def _logits(
 
 
 @kernel
-def _softmax(weights_N: _Array) -> None:
-    if weights_N.size == 0:
+def _softmax(weights_N: _Array, seen: int) -> None:
+    """Turn the first `seen` logits into weights, in place."""
+    if seen == 0:
         return
     top = weights_N[0]
-    for n in range(1, weights_N.size):
+    for n in range(1, seen):
         top = max(top, weights_N[n])
     total = top * 0
-    for n in range(weights_N.size):
+    for n in range(seen):
         weights_N[n] = math.exp(weights_N[n] - top)
         total += weights_N[n]
-    for n in range(weights_N.size):
+    for n in range(seen):
         weights_N[n] /= total
 
 
 @kernel
-def _mix(weights_GN: _Array, pool: _Array, blocks_W: _Ids, counts_W: _Counts) -> _Array:
-    """[G, D]: values of the visible tokens, weighted, added in list order."""
-    group, width = weights_GN.shape[0], pool.shape[3]
-    mixed_GD = np.zeros((group, width), pool.dtype)
+def _mix(weights_GN: _Array, pool: _Array, blocks_W: _Ids, counts_W: _Counts, mixed_GD: _Array) -> None:
+    """Values of the visible tokens, weighted, added in list order."""
+    group, width = mixed_GD.shape
+    for member in range(group):
+        for d in range(width):
+            mixed_GD[member, d] = 0
     seen = 0
     for w in range(blocks_W.size):
         block = blocks_W[w]
@@ -116,4 +125,3 @@ def _mix(weights_GN: _Array, pool: _Array, blocks_W: _Ids, counts_W: _Counts) ->
                 for d in range(width):
                     mixed_GD[member, d] += weight * pool[block, 1, j, d]
             seen += 1
-    return mixed_GD

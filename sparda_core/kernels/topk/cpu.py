@@ -47,9 +47,7 @@ def _choose(
                 out = chosen[row, head, query]
                 for b in range(first_free):
                     out[b] = b
-                best[:found].sort()
-                for i in range(found):
-                    out[first_free + i] = best[i]
+                _write_ascending(best, found, out, first_free)
                 for i in range(current - first_local + 1):
                     out[first_free + found + i] = first_local + i
 
@@ -75,3 +73,14 @@ def _best_free(
         best[at], best_scores[at] = b, score
         found += 1
     return found
+
+
+@kernel
+def _write_ascending(ids: npt.NDArray[np.int64], count: int, out: _Ids, start: int) -> None:
+    """Insertion into out[start:]; numba's own sort takes seconds to compile."""
+    for i in range(count):
+        at = start + i
+        while at > start and out[at - 1] > ids[i]:
+            out[at] = out[at - 1]
+            at -= 1
+        out[at] = ids[i]

@@ -1,0 +1,1 @@
+"""Speed, and the comparison of everything: measured on this machine, predicted for others."""

@@ -1,0 +1,219 @@
+"""Measures what a CPU profile is fitted from: operations of real decode steps, alone and beside a busy copy lane.
+
+Some seconds of decoding: every selector with its blocks resident, once with the copy lane idle and once
+with it moving other blocks all the time; and one selector offloaded, which gives the operations of
+residency and the transfers.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import attrs
+import numpy as np
+
+from sparda_core.bench.provenance import machine
+from sparda_core.compose import Combination, compose
+from sparda_core.errors import ConfigError
+from sparda_core.facts import StepFacts
+from sparda_core.selector import Selector
+from sparda_core.shapes import BlockSpec
+from sparda_core.spans import Timeline
+from sparda_core.work import WorkContext
+
+if TYPE_CHECKING:
+    from sparda_core.runtimes.copy_lane import CopyTicket
+    from sparda_core.runtimes.snapshot import RowSnapshot
+    from sparda_core.simulator.cpu import CpuProfile
+    from sparda_core.simulator.cpu_samples import CpuSamples
+
+#: Called with (what, done, total).
+Report = Callable[[str, int, int], None]
+
+#: Bytes of one background job: far more than any cache holds.
+_JOB_BYTES = 64 * 2**20
+
+
+@attrs.frozen(kw_only=True)
+class Calibration:
+    """What to measure.
+
+    selectors  declarations; the first that knows early is the one that is offloaded
+    contexts   tokens in the cache when the measured steps begin, ascending
+    steps      measured steps at each context
+    warmup     steps before them
+    """
+
+    selectors: tuple[Selector, ...]
+    contexts: tuple[int, ...] = (1024, 3072)
+    spec: BlockSpec = attrs.field(factory=BlockSpec)
+    steps: int = 6
+    warmup: int = 2
+
+    def __attrs_post_init__(self) -> None:
+        if not self.selectors or not self.contexts:
+            raise ConfigError("calibration needs at least one selector and one context")
+        if min(self.contexts) < 1 or list(self.contexts) != sorted(set(self.contexts)):
+            raise ConfigError(f"contexts={list(self.contexts)} must be ascending and >= 1")
+        if self.steps < 1 or self.warmup < 0:
+            raise ConfigError(f"steps={self.steps} must be >= 1 and warmup={self.warmup} >= 0")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of text that it takes."""
+        return self.contexts[-1] + self.warmup + self.steps
+
+
+def calibrate_cpu(
+    model: Any, tokens: Sequence[int], calibration: Calibration, *, threads: int | None = None,
+    snapshot: RowSnapshot | None = None, report: Report | None = None,
+) -> CpuProfile:  # fmt: skip
+    """Measure this machine and fit its profile.
+
+    model     a decoder on a CPU
+    tokens    ids of a text, at least calibration.tokens
+    snapshot  of a row that has read them (at least up to the last context); None: read here
+    raises    ConfigError for too short a text, ProfileError where the samples give no profile
+    """
+    from sparda_core.simulator.cpu_fit import fit_cpu_profile
+
+    if len(tokens) < calibration.tokens:
+        raise ConfigError(f"text gives {len(tokens)} tokens, but calibration needs {calibration.tokens}")
+    say = report or (lambda what, done, total: None)
+    start = snapshot or _read(model, tokens, calibration, threads, say)
+    found, between_s = _Loop(model, tokens, calibration, threads, start).run(say)
+    told = {**machine(), "python": platform.python_version(), "threads": threads or "default"}
+    return fit_cpu_profile(
+        found.alone, found.beside, told, dispatch_s=found.gaps_s, between_steps_s=statistics.median(between_s)
+    )
+
+
+def _read(
+    model: Any, tokens: Sequence[int], calibration: Calibration, threads: int | None, report: Report
+) -> RowSnapshot:
+    length = calibration.contexts[-1]
+    queries = max(int(getattr(selector, "calibration_tokens", 0) or 0) for selector in calibration.selectors)
+    reader = compose(model, "window", "resident", spec=calibration.spec, threads=threads, keep_queries=queries)
+    with reader.open() as session:
+        row = session.add()
+        session.prefill(row, tokens[:length], progress=lambda done: report("calibration: reading", done, length))
+        return session.snapshot(row)
+
+
+class _Loop:
+    """Goes through selectors, runtimes and contexts, and collects samples."""
+
+    def __init__(
+        self, model: Any, tokens: Sequence[int], calibration: Calibration, threads: int | None, start: RowSnapshot
+    ) -> None:
+        from sparda_core.simulator.cpu_samples import CpuSamples
+
+        self._model, self._tokens, self._of, self._threads, self._start = model, tokens, calibration, threads, start
+        self._found = CpuSamples()
+        self._between_s: list[float] = []
+
+    def run(self, report: Report) -> tuple[CpuSamples, list[float]]:
+        """Everything measured, and the seconds of each step that lie outside its operations."""
+        early = next((s for s in self._of.selectors if s.lead is None or s.lead > 0), None)
+        runs = [(s, "resident") for s in self._of.selectors]
+        runs += [(early or self._of.selectors[0], "offload-sync")] + ([(early, "offload-prefetch")] if early else [])
+        for done, (selector, runtime) in enumerate(runs):
+            report("calibration: measuring", done, len(runs))
+            self._measure(selector, runtime)
+        report("calibration: measuring", len(runs), len(runs))
+        return self._found, self._between_s
+
+    def _measure(self, selector: Selector, runtime: str) -> None:
+        pair = compose(self._model, selector, runtime, spec=self._spec(selector), threads=self._threads)
+        with pair.open(timeline=True) as session:
+            for context in self._of.contexts:
+                self._steps(pair, session, context, other=None)
+                if runtime == "resident":
+                    with BusyLane(pair) as other:
+                        self._steps(pair, session, context, other=other)
+
+    def _spec(self, selector: Selector) -> BlockSpec:
+        """Dense attends to every block; all others keep the budget."""
+        spec = self._of.spec
+        if selector.name != "dense":
+            return spec
+        return spec.with_budget(max(spec.block_count(self._of.tokens), spec.budget))
+
+    def _steps(self, pair: Combination, session: Any, context: int, *, other: BusyLane | None) -> None:
+        row = session.adopt(self._start)
+        session.crop(row, context)
+        tokens = self._tokens[context : context + self._of.warmup + self._of.steps]
+        for at, token in enumerate(tokens):
+            if other is not None:
+                other.fill()
+            began_ns = time.perf_counter_ns()
+            result = session.decode({row: token})
+            took_ns = time.perf_counter_ns() - began_ns
+            if at < self._of.warmup or (other is not None and not other.busy()):
+                continue
+            self._found += step_samples(pair, result.timeline, result.facts, beside=other is not None)
+            if other is None:
+                self._between_s.append(max(0, took_ns - result.timeline.duration_ns) / 1e9)
+        session.retire(row)
+
+
+def step_samples(pair: Combination, timeline: Timeline, facts: StepFacts, *, beside: bool) -> CpuSamples:
+    """Samples of one measured step; `beside` says that a lane outside the timeline was busy all the time."""
+    from sparda_core.simulator.cpu_samples import CpuSamples, samples_of
+    from sparda_core.simulator.predict import kernel_work
+
+    plan = pair.plan()
+    found = samples_of(timeline, plan, facts, kernel_work(plan, work_context(pair), pair.selector))
+    if not beside:
+        return found
+    return CpuSamples(beside=tuple(attrs.evolve(sample, busy=1.0) for sample in (*found.alone, *found.beside)))
+
+
+def work_context(pair: Combination) -> WorkContext:
+    """What the work of a combination on this CPU depends on: every value has the model's own size."""
+    size = float(pair.model.dtype.itemsize)
+    return WorkContext(
+        shape=pair.shape, spec=pair.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
+        activation_bytes=size, forecast=pair.model.has_forecast,
+    )  # fmt: skip
+
+
+class BusyLane:
+    """A copy lane that is never idle between `fill` and the next look, moving blocks that nobody reads."""
+
+    def __init__(self, pair: Combination) -> None:
+        from sparda_core.runtimes.copy_lane import CopyJob, CopyLane
+
+        block = (2, pair.spec.block, pair.shape.head_dim)
+        dtype = np.dtype(str(pair.model.dtype).removeprefix("torch."))
+        count = max(1, _JOB_BYTES // (int(np.prod(block)) * dtype.itemsize))
+        ids = np.random.default_rng(0).permutation(count)
+        self._job = CopyJob(
+            source=np.ones((count, *block), dtype), target=np.ones((count, *block), dtype),
+            source_ids=ids.astype(np.int64), target_ids=np.arange(count, dtype=np.int64),
+        )  # fmt: skip
+        self._lane = CopyLane()
+        self._jobs = 4
+        self._queue: list[CopyTicket] = []
+
+    def fill(self) -> None:
+        """Queue enough jobs for a step."""
+        self._queue = [ticket for ticket in self._queue if not ticket.done()]
+        self._queue += [self._lane.submit(self._job) for _ in range(self._jobs - len(self._queue))]
+
+    def busy(self) -> bool:
+        """Whether the lane has worked ever since `fill`; if not, it gets more to do next time."""
+        if not self._queue[-1].done():
+            return True
+        self._jobs *= 2
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._lane.close()

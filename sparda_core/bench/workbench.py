@@ -1,0 +1,96 @@
+"""What all phases of a comparison share: the model, the text, its dense prefill. Made when first asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from sparda_core.bench.config import CompareConfig
+from sparda_core.bench.contenders import Contender, combine
+from sparda_core.bench.paired import Start
+from sparda_core.bench.text import Reading
+from sparda_core.compose import compose
+from sparda_core.evaluate.passages import Passage, answer_of, windows_of
+from sparda_core.evaluate.quality import dense_logits
+from sparda_core.evaluate.tasks import Encoder, Task, copy_task, passkey_task
+from sparda_core.runtimes.snapshot import RowSnapshot
+
+#: Length of the passage that is copied, and where in its prompt the passkey stands (0 start, 1 end).
+PASSAGE_TOKENS, PASSKEY_DEPTH = 64, 0.3
+#: Beyond this length the demo's dense model itself begins to lose the passkey and the passage.
+TASK_TOKENS = 4096
+#: Prompt queries kept in snapshots, for selectors that calibrate on them.
+KEPT_QUERIES = 512
+
+Progress = Callable[[str, int, int], None]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Workbench:
+    """Model, reading and what is computed from them once. Prefill is dense, so that all start from one state."""
+
+    config: CompareConfig
+    decoder: Any
+    encoder: Encoder
+    reading: Reading
+    progress: Progress
+    _dense: list[torch.Tensor] = attrs.field(factory=list, init=False)
+
+    @functools.cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """Passkey and copy, each as long as the document, or as the configuration says."""
+        longest = self.decoder.shape.context - PASSAGE_TOKENS
+        tokens = self.config.task_tokens or min(TASK_TOKENS, len(self.reading.tokens), longest)
+        filler = self.reading.filler
+        passage, rest = filler[:PASSAGE_TOKENS], filler[PASSAGE_TOKENS:]
+        return (
+            passkey_task(self.encoder, rest, tokens=tokens, depth=PASSKEY_DEPTH, seed=self.config.seed),
+            copy_task(passage, rest, tokens=tokens),
+        )
+
+    @functools.cached_property
+    def document(self) -> RowSnapshot:
+        """State after all of the document but its last token."""
+        return self._prefill("document", self.reading.tokens[:-1])
+
+    @functools.cached_property
+    def windows(self) -> tuple[Passage, ...]:
+        """The document's last tokens, as rows to continue."""
+        return windows_of(
+            self.document, self.reading.tokens, windows=self.config.windows, steps=self.config.steps
+        )
+
+    @functools.cached_property
+    def passages(self) -> tuple[Passage, ...]:
+        """Windows of the document, and the tasks."""
+        answers = (answer_of(self._prefill(t.name, t.prompt[:-1]), t.name, t.prompt, t.answer) for t in self.tasks)
+        return (*self.windows, *answers)
+
+    def dense(self, contender: Contender) -> list[torch.Tensor]:
+        """Logits of the dense model for every passage; run once."""
+        if not self._dense:
+            combination = combine(self.decoder, contender, "resident", self.config)
+            self._dense.extend(dense_logits(combination, self.passages))
+        return self._dense
+
+    def timed_from(self, steps: int) -> tuple[Start, tuple[int, ...]]:
+        """Where step times are measured: the document's last steps, after `warmup` others; and the tokens fed."""
+        feed = self.reading.tokens[-1 - steps - self.config.warmup : -1]
+        at = len(self.reading.tokens) - 1 - len(feed)
+        return Start(snapshot=self.document, tokens=at, batch=self.config.batch), feed
+
+    def _prefill(self, name: str, tokens: Sequence[int]) -> RowSnapshot:
+        plain = compose(
+            self.decoder, "window", "resident", spec=self.config.spec, threads=self.config.threads,
+            keep_queries=KEPT_QUERIES,
+        )  # fmt: skip
+        with plain.open() as session:
+            row = session.add()
+            session.prefill(
+                row, tokens, mode="dense", progress=lambda done: self.progress(f"prefill {name}", done, len(tokens))
+            )
+            return session.snapshot(row)

@@ -1,0 +1,1 @@
+"""The command line: one file a command, none of which loads torch before it has to."""

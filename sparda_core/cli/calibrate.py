@@ -1,0 +1,92 @@
+"""`sparda calibrate`: measure this machine, write a profile that `sparda predict --profile FILE` reads."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparda_core.cli.methods import found
+from sparda_core.cli.options import POSITIVE, add_json, add_model, add_spec, add_text, spec_of
+from sparda_core.cli.running import check_place, load, progress, read_document
+from sparda_core.cli.screen import seconds, show_json, show_table
+from sparda_core.errors import ConfigError
+from sparda_core.registry import SELECTORS
+from sparda_core.shapes import BlockSpec
+
+if TYPE_CHECKING:
+    from sparda_core.models.model import Model
+    from sparda_core.selector import Selector
+    from sparda_core.simulator.cpu import CpuProfile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sparda calibrate`."""
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="what is measured; cpu is all there is today")
+    parser.add_argument(
+        "--out", type=Path, default=Path("cpu.toml"), metavar="FILE", help="the profile to write (.toml)"
+    )
+    parser.add_argument(
+        "--contexts", type=POSITIVE, nargs="+", default=[1024, 3072], metavar="TOKENS",
+        help="cache lengths at which steps are measured, ascending",
+    )  # fmt: skip
+    parser.add_argument("--steps", type=POSITIVE, default=6, metavar="STEPS", help="measured steps at each of them")
+    parser.add_argument(
+        "--selectors", nargs="+", metavar="NAME",
+        help="selectors whose operations are measured (default: every one that the model can run)",
+    )  # fmt: skip
+    add_spec(parser, BlockSpec())
+    add_text(parser)
+    add_model(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, fit, write, and show what was fitted."""
+    if args.device != "cpu":
+        raise ConfigError(f"device={args.device!r} cannot be calibrated yet; known: cpu")
+    if args.out.suffix != ".toml":
+        raise ConfigError(f"out={str(args.out)!r} must end in .toml")
+    check_place(args.out)
+    model = load(args)
+
+    from sparda_core.bench.calibrate_cpu import Calibration, calibrate_cpu
+    from sparda_core.simulator.profile_file import save_profile
+
+    plan = Calibration(
+        selectors=selectors_of(model, args.selectors), contexts=tuple(args.contexts), spec=spec_of(args),
+        steps=args.steps,
+    )  # fmt: skip
+    reading = read_document(args, model, least=plan.tokens)
+    with progress() as report:
+        profile = calibrate_cpu(model.decoder, reading.tokens, plan, threads=args.threads, report=report)
+    save_profile(profile, args.out)
+    if args.json:
+        show_json({"file": args.out, "digest": profile.digest, **_document(profile)})
+        return 0
+    columns = ("operation", "fixed", "grows with", "per unit", "slower beside a copy", "samples", "misfit")
+    rows = [
+        (key, seconds(c.fixed_s), c.driver, seconds(c.per_unit_s), f"{c.slowdown:.2f} x", c.samples, f"{c.error:.0%}")
+        for key, c in sorted(profile.costs.items())
+    ]
+    show_table(f"{profile.title}, {profile.date}", columns, rows)
+    sys.stdout.write(f"{args.out}: profile {profile.digest}; use it with `sparda predict --profile {args.out}`\n")
+    return 0
+
+
+def selectors_of(model: Model, names: list[str] | None) -> tuple[Selector, ...]:
+    """Selectors by name, or all that need no options and nothing that the model lacks; the Forecast first."""
+    if names is not None:
+        return tuple(SELECTORS.make(name) for name in names)
+    has = {"forecast"} if model.decoder.has_forecast else set()
+    able = [half.made for half in found(SELECTORS) if half.made is not None and half.made.needs <= has]
+    return tuple(sorted(able, key=lambda selector: (selector.name != "forecast", selector.lead is None)))
+
+
+def _document(profile: CpuProfile) -> dict[str, object]:
+    return {
+        "name": profile.name, "title": profile.title, "date": profile.date, "machine": profile.machine,
+        "dispatch_s": profile.dispatch_s.value, "between_steps_s": profile.between_steps_s.value,
+        "costs": profile.costs,
+    }  # fmt: skip

@@ -1,0 +1,147 @@
+"""What the commands that run a model share: loading it, reading a text, progress. Loads torch when called."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sparda_core.cli.options import runtime_options, selector_options, spec_of
+from sparda_core.cli.screen import console
+from sparda_core.errors import ConfigError, WeightsError
+
+if TYPE_CHECKING:
+    from sparda_core.bench.text import Reading
+    from sparda_core.compose import Combination
+    from sparda_core.models.model import Model
+
+GIGA = 1e9
+
+#: Called with (what, done, total).
+Report = Callable[[str, int, int], None]
+
+
+def load(args: argparse.Namespace) -> Model:
+    """The model of --model and --forecast."""
+    from sparda_core.models.load import load_model
+
+    with console(sys.stderr).status(f"loading {args.model}"):
+        return load_model(args.model, forecast=args.forecast)
+
+
+def combine(args: argparse.Namespace, model: Model, **session_options: Any) -> Combination:
+    """The combination of --selector, --runtime and their options on a loaded model."""
+    from sparda_core.compose import compose
+
+    return compose(
+        model.decoder, args.selector, args.runtime, spec=spec_of(args),
+        selector_options=selector_options(args.selector_option), runtime_options=runtime_options(args),
+        threads=args.threads, **session_options,
+    )  # fmt: skip
+
+
+def link_bytes_per_s(args: argparse.Namespace) -> float | None:
+    """--link-gb-s in bytes per second; None for no limit."""
+    return None if args.link_gb_s is None else float(args.link_gb_s) * GIGA
+
+
+def tokenizer_of(model: Model) -> Any:
+    """The model's tokenizer; raises WeightsError where it came without one."""
+    if model.tokenizer is None:
+        raise WeightsError(f"model={model.name!r} has no tokenizer.json; put the checkpoint's own beside its weights")
+    return model.tokenizer
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text with something in it; `-` reads standard input.
+
+    raises  ConfigError where it is no text or an empty one, OSError where it cannot be read
+    """
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as wrong:
+        raise ConfigError(f"text={str(path)!r} is not UTF-8 text (byte {wrong.start}); name a text file") from wrong
+    if not text.strip():
+        raise ConfigError(f"text={str(path)!r} is empty; name a file with text")
+    return text
+
+
+def fit_tokens(ids: list[int], *, room: int, context: int, most: int | None) -> list[int]:
+    """The first `most` ids, or all; raises ConfigError where they and `room` more exceed the model's context."""
+    cut = ids if most is None else ids[:most]
+    if not cut:
+        raise ConfigError("the text has no tokens; give a longer one")
+    if len(cut) + room > context:
+        raise ConfigError(
+            f"text of {len(cut)} tokens + {room} to come exceeds the model's context of {context} tokens: "
+            f"cut it with --max-tokens {max(1, context - room)}"
+        )
+    return cut
+
+
+def read_document(args: argparse.Namespace, model: Model, *, least: int, filler: int = 0) -> Reading:
+    """The text of --text, cut to --max-tokens, as tokens: at least `least` and no more than the model's context."""
+    from sparda_core.bench.text import read
+
+    return read(
+        tokenizer_of(model), path=args.text, limit=args.max_tokens, context=model.shape.context, least=least,
+        filler_tokens=filler,
+    )  # fmt: skip
+
+
+def check_place(path: Path) -> None:
+    """See that a file can be written at `path` before any work is done for it; raises OSError."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file", str(path))
+    with tempfile.TemporaryFile(dir=path.parent):
+        return
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Report]:
+    """Progress on standard error: call it with (what, done, total).
+
+    A terminal gets one bar for each `what`; a file or a pipe one line for each that took some seconds.
+    """
+    screen = console(sys.stderr)
+    if not screen.is_terminal:
+        yield Log(sys.stderr.write)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as bars:
+        known: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in known:
+                known[what] = bars.add_task(what, total=total)
+            bars.update(known[what], completed=done, total=total)
+
+        yield report
+
+
+class Log:
+    """Writes a line when something that took a while is done."""
+
+    def __init__(
+        self, write: Callable[[str], object], *, least_s: float = 2.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write, self._least_s, self._clock = write, least_s, clock
+        self._began_s: dict[str, float] = {}
+        self._last_s = clock()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Take one report; the clock of `what` starts at the report before its first one."""
+        now_s = self._clock()
+        began_s = self._began_s.setdefault(what, self._last_s)
+        self._last_s = now_s
+        if done >= total and now_s - began_s >= self._least_s:
+            self._write(f"{what}: {total} in {now_s - began_s:.1f} s\n")
+            del self._began_s[what]

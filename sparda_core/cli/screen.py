@@ -1,0 +1,103 @@
+"""What a command shows: tables and JSON on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import attrs
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: Columns of a table that is read by a file or a pipe, which has no width of its own.
+PIPE_WIDTH = 160
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """A console on standard output, or on `stream`; made when needed, so that redirection is seen."""
+    target = sys.stdout if stream is None else stream
+    return Console(file=target, width=None if target.isatty() else PIPE_WIDTH, highlight=False)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Sequence[str] = ()) -> None:
+    """Print one table; columns whose values are all numbers are set to the right. Text is taken literally."""
+    body = [list(row) for row in rows]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at, column in enumerate(columns):
+        right = bool(body) and all(_numeric(row[at]) for row in body)
+        table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(Text(cell(value)) for value in row))
+    out = console()
+    out.print(Text(title, style="bold"))
+    out.print(table)
+    for note in notes:
+        out.print(Text(note, style="dim"))
+
+
+def _numeric(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def cell(value: Any) -> str:
+    """One value as text: four figures of a float, `-` for nothing, yes or no."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def seconds(value: float | None) -> str:
+    """A duration with the unit that fits it."""
+    if value is None or math.isnan(value):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if abs(value) * scale >= 1:
+            return f"{value * scale:.3g} {unit}"
+    return "0" if value == 0 else f"{value * 1e9:.3g} ns"
+
+
+def size(value: float | None) -> str:
+    """A number of bytes with the decimal unit that fits it."""
+    if value is None or math.isnan(value):
+        return "-"
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def show_json(data: Any) -> None:
+    """Print one JSON document; what JSON has no word for (NaN, infinity) becomes null."""
+    sys.stdout.write(json.dumps(plain(data), indent=1, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """`value` as what JSON can hold: attrs classes as objects, arrays as lists, paths as text, NaN as null."""
+    if attrs.has(type(value)):
+        return {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+    if isinstance(value, dict):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return [plain(item) for item in items]
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,101 @@
+"""Tasks whose answer lies far back: passkey retrieval and long-range copying.
+
+On prose, a window of the last few hundred tokens predicts nearly as well as the whole context; these
+two are where a selector shows whether it finds what matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+import numpy as np
+
+from sparda_core.errors import ConfigError
+
+_HEAD = "There is a pass key hidden in the following text. Find it and remember it.\n\n"
+_NEEDLE = "\n\nThe pass key is {key}. Remember it. {key} is the pass key.\n\n"
+_QUESTION = "\n\nWhat is the pass key? The pass key is"
+
+
+class Encoder(Protocol):
+    """The part of a tokenizer that tasks need."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without begin or end tokens."""
+
+
+@attrs.frozen(kw_only=True)
+class Task:
+    """A prompt, and the tokens that should follow it.
+
+    name    "passkey" or "copy"
+    prompt  token ids to prefill and feed
+    answer  token ids that the model should continue with
+    note    what the answer is, for people
+    """
+
+    name: str
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    note: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.prompt) < 2 or not self.answer:
+            raise ConfigError(
+                f"task {self.name!r} has {len(self.prompt)} prompt and {len(self.answer)} answer tokens; "
+                "needs >= 2 and >= 1"
+            )
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and answer."""
+        return self.prompt + self.answer
+
+
+def passkey_task(
+    encoder: Encoder, filler: Sequence[int], *, tokens: int, depth: float = 0.5, seed: int = 0, digits: int = 5
+) -> Task:
+    """Digits stated twice, `depth` of the way into filler text, and asked for at the end.
+
+    filler  token ids to hide them in; as many as needed are taken from its start
+    tokens  length of the whole prompt
+    depth   0: right after the instruction, 1: right before the question
+    seed    draws the digits
+    raises  ConfigError where the filler is too short or `tokens` leaves no room for it
+    """
+    if not 0 <= depth <= 1:
+        raise ConfigError(f"depth={depth} must be in [0, 1]")
+    if digits < 1:
+        raise ConfigError(f"digits={digits} must be >= 1")
+    key = "".join(map(str, np.random.default_rng([seed, digits]).integers(0, 10, digits)))
+    head, needle, question = (encoder.encode(part.format(key=key)) for part in (_HEAD, _NEEDLE, _QUESTION))
+    room = _room(tokens, len(head) + len(needle) + len(question), len(filler))
+    before = round(room * depth)
+    prompt = (*head, *filler[:before], *needle, *filler[before:room], *question)
+    return Task(name="passkey", prompt=prompt, answer=tuple(encoder.encode(f" {key}")), note=key)
+
+
+def copy_task(passage: Sequence[int], filler: Sequence[int], *, tokens: int, lead_in: int = 8) -> Task:
+    """A passage, filler, and the passage again: its second copy after the first `lead_in` tokens is the answer.
+
+    passage  token ids
+    filler   token ids between the copies; as many as needed are taken from its start
+    tokens   length of the whole prompt: passage, filler, lead-in
+    raises   ConfigError where the passage is not longer than the lead-in, or the filler too short
+    """
+    if not 1 <= lead_in < len(passage):
+        raise ConfigError(f"lead_in={lead_in} must be >= 1 and < the passage's {len(passage)} tokens")
+    room = _room(tokens, len(passage) + lead_in, len(filler))
+    prompt = (*passage, *filler[:room], *passage[:lead_in])
+    return Task(name="copy", prompt=prompt, answer=tuple(passage[lead_in:]), note=f"{room} tokens apart")
+
+
+def _room(tokens: int, taken: int, filler: int) -> int:
+    room = tokens - taken
+    if room < 1:
+        raise ConfigError(f"tokens={tokens} must be > {taken}, what the task itself takes")
+    if room > filler:
+        raise ConfigError(f"filler has {filler} tokens but tokens={tokens} needs {room}; lower tokens or add text")
+    return room

@@ -1,0 +1,152 @@
+"""The built-in runtimes' plans with the kernels' own work: every pair predicts, every number of a profile matters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from sparda_core.facts import steady_facts
+from sparda_core.plan import Lane
+from sparda_core.runtime import Runtime
+from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
+from sparda_core.runtimes.offload_sync import OffloadSync
+from sparda_core.runtimes.resident import Resident
+from sparda_core.selector import Selector
+from sparda_core.selectors.forecast import Forecast
+from sparda_core.selectors.infinigen import InfiniGen
+from sparda_core.selectors.query import Query
+from sparda_core.shapes import BlockSpec, ModelShape, named_shape
+from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.predict import Prediction, predict
+from sparda_core.simulator.profile_file import load_profile
+from sparda_core.simulator.quantity import PieceCurve, Quantity, Slowdown
+from sparda_core.spans import exposed_wait_ns
+from sparda_core.work import WorkContext
+
+SHAPE = named_shape("minicpm4.1-8b")
+SPEC = BlockSpec(sink=1, local=32, budget=96)
+
+
+def h200() -> GpuProfile:
+    profile = load_profile("h200")
+    assert isinstance(profile, GpuProfile)
+    return profile
+
+
+def made(
+    runtime: Runtime, selector: Selector, *, profile: GpuProfile | None = None, batch: int = 8, churn: float = 0.1,
+    context: int = 131072, ctas: int = 2, shape: ModelShape = SHAPE,
+) -> Prediction:  # fmt: skip
+    plan = runtime.decode_plan(shape=shape, spec=SPEC, selector=selector)
+    facts = steady_facts(
+        shape=shape, spec=SPEC, batch=batch, context=context, churn=churn, resident_layers=plan.resident_layers
+    )
+    of = WorkContext(shape=shape, spec=SPEC, copy_ctas=ctas, forecast="forecast" in selector.needs)
+    return predict(plan, facts, context=of, selector=selector, profile=profile or h200())
+
+
+PAIRS = [
+    (Resident(), Query()), (Resident(), Forecast()), (Resident(), InfiniGen()),
+    (OffloadSync(engine="uva"), Query()), (OffloadSync(engine="copy-engine"), Forecast()),
+    (OffloadSync(engine="cpu-gather"), InfiniGen()), (OffloadPrefetch(engine="uva"), Forecast()),
+    (OffloadPrefetch(engine="cpu-gather"), InfiniGen()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("runtime", "selector"), PAIRS, ids=lambda part: part.name)
+def test_every_pair_predicts_and_its_spans_are_the_plans_operations(runtime: Runtime, selector: Selector) -> None:
+    got = made(runtime, selector)
+    plan = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
+    assert got.feasible
+    for lane in Lane:
+        assert [span.name for span in got.timeline.lane(lane)] == [op.name for op in plan.lane(lane)]
+    # Weights are read once a step, and never faster than device memory allows.
+    assert got.step_s > SHAPE.layers * SHAPE.layer_weights * 2 / 4.23e12
+    assert sum(got.spent.values()) + 10e-6 == pytest.approx(got.step_s)
+
+
+def test_lookahead_pays_where_sync_waits_and_hides_most_of_it() -> None:
+    resident, sync, early = (
+        made(runtime, Forecast(), churn=0.1)
+        for runtime in (Resident(), OffloadSync(engine="uva"), OffloadPrefetch(engine="uva"))
+    )
+    hidden = (sync.step_s - early.step_s) / (sync.step_s - resident.step_s)
+    assert 0.9 < hidden < 1
+
+
+def test_a_copy_can_look_hidden_and_still_cost_where_it_holds_too_many_sms() -> None:
+    two, four = (made(OffloadPrefetch(engine="uva"), Forecast(), ctas=ctas) for ctas in (2, 4))
+    plan = OffloadPrefetch(engine="uva").decode_plan(shape=SHAPE, spec=SPEC, selector=Forecast())
+    for got in (two, four):
+        # No layer waits for more than the launch of its attention.
+        assert set(exposed_wait_ns(got.timeline, plan).values()) == {1000}
+    assert four.step_s > 1.05 * two.step_s
+
+
+def test_no_misses_cost_prefetch_nothing_but_launches() -> None:
+    early = made(OffloadPrefetch(engine="uva"), Forecast(), churn=0.0)
+    resident = made(Resident(), Forecast(), churn=0.0)
+    diffs = early.by_kind["diff"]
+    through = early.by_kind["append"] - resident.by_kind["append"]
+    launches = 31 * 1e-6
+    assert early.step_s == pytest.approx(resident.step_s + diffs + through + launches, abs=0.2e-6)
+
+
+#: Numbers that only say what the machine is: lint and the reader look at them, no law does.
+SAYS_ONLY = {"link.generation", "link.lanes"}
+
+
+def scenes(profile: GpuProfile) -> list[float]:
+    """Outputs of a few predictions that among them should depend on every number."""
+    eager = attrs.evolve(profile, eager=True)
+    few = attrs.evolve(SHAPE, layers=5)
+    uva, engine = (OffloadPrefetch(engine=name) for name in ("uva", "copy-engine"))
+    every = [
+        made(uva, Forecast(), profile=profile, shape=few, batch=16),
+        made(uva, Forecast(), profile=profile, shape=few, ctas=1),
+        made(engine, Forecast(), profile=profile, shape=few),
+        made(OffloadSync(engine="cpu-gather"), InfiniGen(), profile=profile, shape=few),
+        made(Resident(), Query(), profile=eager, shape=few, context=8192, batch=1),
+        made(Resident(), Query(), profile=profile, shape=few, context=8192, batch=400),
+    ]
+    out = [value for got in every if got.feasible for value in (got.step_s, got.exposed_s)]
+    return [*out, sum(got.need.device for got in every), *(float(got.feasible) for got in every)]
+
+
+def numbers(profile: GpuProfile) -> list[str]:
+    return sorted(set(profile.bases()) - SAYS_ONLY)
+
+
+def changed(profile: GpuProfile, name: str) -> GpuProfile:
+    """The profile with one number (or table) a fifth of, or far above, what it was."""
+    section, field = name.split(".")
+    part = getattr(profile, section)
+    value = getattr(part, field)
+    if isinstance(value, Quantity):
+        fresh: object = value.with_value(value.value / 20, "sensitivity")
+    elif isinstance(value, Slowdown):
+        fresh = attrs.evolve(value, factor=[[x + 0.5 for x in row] for row in value.factor])
+    else:
+        assert isinstance(value, PieceCurve)
+        fresh = attrs.evolve(value, bytes_per_s=[x / 5 for x in value.bytes_per_s])
+    return attrs.evolve(profile, **{section: attrs.evolve(part, **{field: fresh})})
+
+
+@pytest.mark.parametrize("name", numbers(h200()))
+def test_every_number_of_a_profile_moves_some_prediction(name: str) -> None:
+    assert scenes(changed(h200(), name)) != BASE
+
+
+BASE = scenes(h200())
+
+
+def test_predicting_never_loads_torch() -> None:
+    script = (
+        "import sys; from tests.simulator.test_real_plans import *; "
+        "made(OffloadPrefetch(engine='uva'), Forecast()); assert 'torch' not in sys.modules; print('light')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "light", done.stderr
