@@ -1,8 +1,8 @@
 """Measures what a CPU profile is fitted from: operations of real decode steps, alone and beside a busy copy lane.
 
 Some seconds of decoding: every selector with its blocks resident, once with the copy lane idle and once
-with it moving other blocks all the time; and one selector offloaded, which gives the operations of
-residency and the transfers.
+with it moving other blocks all the time; and two selectors offloaded, one that misses much and one that
+misses little, which give the operations of residency and the transfers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sparda_core.bench.provenance import machine
 from sparda_core.compose import Combination, compose
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
+from sparda_core.registry import SELECTORS
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
 from sparda_core.spans import Timeline
@@ -42,7 +43,7 @@ _JOB_BYTES = 64 * 2**20
 class Calibration:
     """What to measure.
 
-    selectors  declarations; the first that knows early is the one that is offloaded
+    selectors  declarations of those whose operations are wanted
     contexts   tokens in the cache when the measured steps begin, ascending
     steps      measured steps at each context
     warmup     steps before them
@@ -118,14 +119,18 @@ class _Loop:
 
     def run(self, report: Report) -> tuple[CpuSamples, list[float]]:
         """Everything measured, and the seconds of each step that lie outside its operations."""
-        early = next((s for s in self._of.selectors if s.lead is None or s.lead > 0), None)
-        runs = [(s, "resident") for s in self._of.selectors]
-        runs += [(early or self._of.selectors[0], "offload-sync")] + ([(early, "offload-prefetch")] if early else [])
+        runs = [(selector, "resident") for selector in self._of.selectors]
+        runs += [(s, runtime) for s in self._movers() for runtime in ("offload-sync", "offload-prefetch")]
         for done, (selector, runtime) in enumerate(runs):
             report("calibration: measuring", done, len(runs))
             self._measure(selector, runtime)
         report("calibration: measuring", len(runs), len(runs))
         return self._found, self._between_s
+
+    def _movers(self) -> list[Selector]:
+        """Selectors whose misses are moved: a draw, which misses much, and the first that looks ahead, which misses little."""
+        ahead = next((selector for selector in self._of.selectors if selector.lead), None)
+        return [SELECTORS.make("random"), *([ahead] if ahead else [])]
 
     def _measure(self, selector: Selector, runtime: str) -> None:
         pair = compose(self._model, selector, runtime, spec=self._spec(selector), threads=self._threads)

@@ -22,7 +22,7 @@ from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
-from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions
+from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions, compute_threads, cores
 from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
 from sparda_core.runtimes.tiers import Tiers
 from sparda_core.selector import Selector
@@ -52,7 +52,8 @@ class CpuSession(Session):
         self._queries = PromptQueries(options.keep_queries)
         self._lengths: dict[int, int] = {}
         self._next_row, self._tick, self._closed = 0, 0, False
-        self._threads = ComputeThreads(options.threads)
+        self._threads = ComputeThreads(options.threads or compute_threads())
+        self._prefill_threads = ComputeThreads(options.threads or cores())
         self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None
         self._decode = DecodeStep(decoder, self._tiers, self._bound, self._lane)
         self._prefill = PrefillChunk(decoder, self._tiers, self._bound, self._lane, self._queries)
@@ -174,7 +175,7 @@ class CpuSession(Session):
         ids = self._check_tokens(tokens)
         executor = self._prefill_executor(mode)
         start, logits = self._lengths[row], torch.empty(0)
-        with self._undo({row: start}), torch.inference_mode(), self._threads:
+        with self._undo({row: start}), torch.inference_mode(), self._prefill_threads:
             self._tiers.reserve([(row, start + len(tokens))])
             for offset in range(0, len(tokens), chunk):
                 state = self._chunk(row, ids[offset : offset + chunk], start + offset)

@@ -12,10 +12,14 @@ import torch
 from sparda_core.errors import ConfigError
 
 
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def compute_threads() -> int:
     """Default threads of the compute lane: one core is left to the copy lane, for every runtime alike."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores - 1)
+    return max(1, cores() - 1)
 
 
 def _positive(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
@@ -28,7 +32,8 @@ class SessionOptions:
     """How a session runs; none of it changes what it answers.
 
     link_bytes_per_s  emulated speed of the link; None: as fast as this machine copies
-    threads           of the compute lane; None: all cores but one
+    threads           of the compute lane; None: all cores but one in decode, all in prefill, whose
+                      transfers are few and large
     timeline          record when each operation of a decode step ran
     page_blocks       blocks per page of the stores
     host_limit_bytes  most bytes of the host store; None: what the machine gives
@@ -55,8 +60,8 @@ class SessionOptions:
 class ComputeThreads:
     """Threads of torch and numba while a step runs; what was set before is put back."""
 
-    def __init__(self, threads: int | None) -> None:
-        self._threads = threads or compute_threads()
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
         self._before = (self._threads, self._threads)
 
     def __enter__(self) -> None:

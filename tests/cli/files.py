@@ -8,8 +8,9 @@ import attrs
 
 from sparda_core.shapes import ModelShape
 
+# Heads as wide as infinigen's 32 channels.
 TINY = ModelShape(
-    name="tiny", layers=3, hidden=32, ffn=48, q_heads=4, kv_heads=2, head_dim=8, vocab=256, context=2048,
+    name="tiny", layers=3, hidden=64, ffn=48, q_heads=4, kv_heads=2, head_dim=32, vocab=256, context=2048,
     tied_embeddings=True,
 )  # fmt: skip
 
