@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from sparda_core.compose import compose
 from sparda_core.models.tiny import TINY_SHAPE, tiny_model
 from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.runtimes.resident import Resident
-from sparda_core.runtimes.session import CpuSession
 from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.observer import SelectionObserver
 from sparda_core.selectors.query import Query
@@ -23,7 +23,7 @@ TOKENS = torch.randint(TINY_SHAPE.vocab, (200,), generator=torch.Generator().man
 
 
 def test_a_recorded_run_replayed_with_prefetch_gives_the_same_facts_and_logits(tmp_path: Path) -> None:
-    with CpuSession(MODEL, runtime=Resident(), selector=Query(), spec=SPEC) as session:
+    with compose(MODEL, Query(), Resident(), spec=SPEC).open() as session:
         row = session.add()
         session.prefill(row, TOKENS[:150])
         observer = SelectionObserver(shape=TINY_SHAPE, spec=SPEC, selector="query", rows=[row])
@@ -39,7 +39,7 @@ def test_a_recorded_run_replayed_with_prefetch_gives_the_same_facts_and_logits(t
     assert recording.facts == tuple(result.facts for result in want)
 
     replay = Replay(path=tmp_path / "run.npz")
-    with CpuSession(MODEL, runtime=OffloadPrefetch(), selector=replay, spec=SPEC) as session:
+    with compose(MODEL, replay, OffloadPrefetch(), spec=SPEC).open() as session:
         row = session.add()
         session.prefill(row, TOKENS[:150])
         for token, result in zip(TOKENS[150:170], want, strict=True):
@@ -50,12 +50,12 @@ def test_a_recorded_run_replayed_with_prefetch_gives_the_same_facts_and_logits(t
 
 def test_infinigen_goes_on_the_same_from_a_snapshot() -> None:
     selector = InfiniGen(channels=3, calibration_tokens=64)
-    with CpuSession(MODEL, runtime=OffloadPrefetch(), selector=selector, spec=SPEC, keep_queries=64) as first:
+    with compose(MODEL, selector, OffloadPrefetch(), spec=SPEC).open(keep_queries=64) as first:
         row = first.add()
         first.prefill(row, TOKENS[:150], chunk=40)
         snapshot = first.snapshot(row)
         want = [first.decode({row: token}).logits for token in TOKENS[150:160]]
-    with CpuSession(MODEL, runtime=OffloadPrefetch(), selector=selector, spec=SPEC) as second:
+    with compose(MODEL, selector, OffloadPrefetch(), spec=SPEC).open() as second:
         row = second.adopt(snapshot)
         for token, logits in zip(TOKENS[150:160], want, strict=True):
             torch.testing.assert_close(second.decode({row: token}).logits, logits)
