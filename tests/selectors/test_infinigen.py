@@ -110,12 +110,12 @@ def test_other_queries_in_the_place_of_cropped_ones_calibrate_anew() -> None:
     drive.prefill(0, 100)
     scores(drive, [0], 100, 2)
     drive.bound.row_cropped(0, 20)
-    drive.prefill(1, 100, start=20, row=0)
-    fresh.prefill(0, 20)
-    fresh.prefill(1, 100, start=20, row=0)
+    other = world.splice(0, 1, 20)
+    drive.prefill(other, 100, start=20, row=0)
+    fresh.prefill(other, 100, row=0)
 
     def mixed(of: Drive) -> torch.Tensor:
-        view = world.view([1], [[100]], layer=2, source=1, rows=[0])
+        view = world.view([other], [[100]], layer=2, source=1, rows=[0])
         for kind in ("proxy", "score"):
             of.bound.run(kind, view)
         assert view.scores is not None

@@ -103,15 +103,16 @@ def test_a_fork_goes_on_as_its_source_did_and_then_its_own_way(name: str, label:
         driven.prefill(0, LENGTH)
         driven.decode([0], [LENGTH])
     forked.bound.row_forked(0, 7)
-    # the copy reads on in another text while the source decodes its own
+    # the copy goes on in another text, the source in its own
+    other, *_ = (driven.world.splice(0, 1, LENGTH + 1) for driven in (forked, source, copy))
     for position in range(LENGTH + 1, LENGTH + 40):
-        got = forked.decode([0, 1], [position] * 2, rows=(0, 7))
+        got = forked.decode([0, other], [position] * 2, rows=(0, 7))
         np.testing.assert_array_equal(got[:, :1], source.decode([0], [position]))
-        np.testing.assert_array_equal(got[:, 1:], copy.decode([1], [position], rows=(0,)))
+        np.testing.assert_array_equal(got[:, 1:], copy.decode([other], [position], rows=(0,)))
     forked.bound.row_retired(0)
     last = LENGTH + 40
     np.testing.assert_array_equal(
-        forked.decode([1], [last], rows=(7,)), copy.decode([1], [last], rows=(0,))
+        forked.decode([other], [last], rows=(7,)), copy.decode([other], [last], rows=(0,))
     )  # fmt: skip
 
 
@@ -123,8 +124,9 @@ def test_a_cropped_row_is_as_one_that_never_was_longer(name: str, label: str, to
     driven.decode([0], [LENGTH])
     driven.bound.row_cropped(0, tokens)
     fresh.prefill(0, tokens)
+    other, _ = (again.world.splice(0, 1, tokens) for again in (driven, fresh))
     for position in range(tokens, tokens + 60):
-        got, want = (again.decode([1], [position], rows=(0,)) for again in (driven, fresh))
+        got, want = (again.decode([other], [position], rows=(0,)) for again in (driven, fresh))
         np.testing.assert_array_equal(got, want)
 
 

@@ -63,6 +63,16 @@ class World:
             **given,
         )
 
+    def splice(self, first: int, then: int, at: int) -> int:
+        """A new text: `first` up to token `at`, then `then`."""
+        for name, axis in (("keys", 3), ("x", 2), ("forecasts", 3)):
+            texts = getattr(self, name)
+            head, tail = texts[first : first + 1].narrow(axis, 0, at), texts[then : then + 1]
+            mixed = torch.cat((head, tail.narrow(axis, at, tail.shape[axis] - at)), axis)
+            setattr(self, name, torch.cat((texts, mixed)))
+        self.entries = self._every_entry()
+        return self.keys.shape[0] - 1
+
     def view(
         self, texts: Sequence[int], positions: Sequence[Sequence[int]], *, layer: int, source: int | None = None,
         phase: Phase = Phase.DECODE, rows: Sequence[int] | None = None,
