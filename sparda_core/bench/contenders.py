@@ -77,12 +77,13 @@ def contenders(config: CompareConfig, *, blocks: int, has_forecast: bool) -> lis
 
 def combine(
     model: Any, contender: Contender, runtime: str, config: CompareConfig, *, recording: Path | None = None,
-    link_bytes_per_s: float | None = None,
+    link_bytes_per_s: float | None = None, threads: int | None = None,
 ) -> Combination:  # fmt: skip
     """Contender and runtime put together under the memory that all of them get.
 
-    model   a loaded model, or a shape
-    raises  CombinationError or ConfigError where they do not fit together
+    model    a loaded model, or a shape
+    threads  of the compute lane; None: as configured
+    raises   CombinationError or ConfigError where they do not fit together
     """
     options = dict(contender.options)
     if contender.replays:
@@ -93,7 +94,7 @@ def combine(
     pool = {"slots": config.slot_count, "policy": config.policy} if offloads else {}
     return compose(
         model, contender.selector, runtime, spec=contender.spec, selector_options=options, runtime_options=pool,
-        threads=config.threads, **({"link_bytes_per_s": link_bytes_per_s} if offloads else {}),
+        threads=threads or config.threads, **({"link_bytes_per_s": link_bytes_per_s} if offloads else {}),
     )  # fmt: skip
 
 

@@ -18,7 +18,9 @@ def judge(bench: Workbench, contender: Contender, dense: Contender, recording: P
     """Quality of one contender as plain figures; the contender `query` leaves its selections in `recording`."""
     logits = bench.dense(dense)
     passages = bench.windows if contender.replays else bench.passages
-    combination = combine(bench.decoder, contender, "resident", bench.config, recording=recording)
+    combination = combine(
+        bench.decoder, contender, "resident", bench.config, recording=recording, threads=bench.reading_threads
+    )
     # Dense selects every block, and a reference has nothing to say of its own kind.
     references = () if contender.selector == "dense" else REFERENCES
     run = evaluate_selector(

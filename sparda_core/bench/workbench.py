@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,9 +74,16 @@ class Workbench:
     def dense(self, contender: Contender) -> list[torch.Tensor]:
         """Logits of the dense model for every passage; run once."""
         if not self._dense:
-            combination = combine(self.decoder, contender, "resident", self.config)
+            combination = combine(
+                self.decoder, contender, "resident", self.config, threads=self.reading_threads
+            )
             self._dense.extend(dense_logits(combination, self.passages))
         return self._dense
+
+    @property
+    def reading_threads(self) -> int:
+        """Threads where nothing is timed and no copy lane runs: every core, unless configured."""
+        return self.config.threads or len(os.sched_getaffinity(0))
 
     def timed_from(self, steps: int) -> tuple[Start, tuple[int, ...]]:
         """Where step times are measured: the document's last steps, after `warmup` others; and the tokens fed."""
@@ -85,7 +93,7 @@ class Workbench:
 
     def _prefill(self, name: str, tokens: Sequence[int]) -> RowSnapshot:
         plain = compose(
-            self.decoder, "window", "resident", spec=self.config.spec, threads=self.config.threads,
+            self.decoder, "window", "resident", spec=self.config.spec, threads=self.reading_threads,
             keep_queries=KEPT_QUERIES,
         )  # fmt: skip
         with plain.open() as session:
