@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
@@ -29,7 +29,7 @@ from sparda_core.work import WorkContext
 if TYPE_CHECKING:
     from sparda_core.runtimes.copy_lane import CopyTicket
     from sparda_core.runtimes.snapshot import RowSnapshot
-    from sparda_core.simulator.cpu import CpuProfile
+    from sparda_core.simulator.cpu import CpuProfile, KindCost
     from sparda_core.simulator.cpu_samples import CpuSamples
 
 #: Called with (what, done, total).
@@ -88,9 +88,16 @@ def calibrate_cpu(
     start = snapshot or _read(model, tokens, calibration, threads, say)
     found, between_s = _Loop(model, tokens, calibration, threads, start).run(say)
     told = {**machine(), "python": platform.python_version(), "threads": threads or "default"}
-    return fit_cpu_profile(
+    profile = fit_cpu_profile(
         found.alone, found.beside, told, dispatch_s=found.gaps_s, between_steps_s=statistics.median(between_s)
     )
+    return attrs.evolve(profile, costs={**_stand_ins(profile.costs), **profile.costs})
+
+
+def _stand_ins(costs: Mapping[str, KindCost]) -> dict[str, KindCost]:
+    """`replay` plays only recorded positions, so it cannot be measured here: like `window` it writes a list."""
+    listed = costs.get("decode/window:select")
+    return {} if listed is None else {"decode/replay:select": listed}
 
 
 def _read(
@@ -128,7 +135,7 @@ class _Loop:
         return self._found, self._between_s
 
     def _movers(self) -> list[Selector]:
-        """Selectors whose misses are moved: a draw, which misses much, and the first that looks ahead, which misses little."""
+        """Selectors whose misses are moved: a draw misses much, the first that looks ahead little."""
         ahead = next((selector for selector in self._of.selectors if selector.lead), None)
         return [SELECTORS.make("random"), *([ahead] if ahead else [])]
 

@@ -46,9 +46,8 @@ def test_an_interrupted_comparison_keeps_its_parts_and_goes_on_from_them(
     tiny: Files, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    from sparda_core.bench import compare as job
+    from sparda_core.bench.judging import judge as real
 
-    real = job.judge
     judged: list[str] = []
 
     def stopped(bench: object, contender: object, *rest: object) -> object:
@@ -59,7 +58,7 @@ def test_an_interrupted_comparison_keeps_its_parts_and_goes_on_from_them(
         judged.append(label)
         return real(bench, contender, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(job, "judge", stopped)
+    monkeypatch.setattr("sparda_core.bench.compare.judge", stopped)
     out = tmp_path / "out"
     assert main(compare(tiny, out)) == 130
     said = capsys.readouterr()
