@@ -60,7 +60,7 @@ def _append_part(
     store, positions = tiers.store(layer), start + np.arange(key.shape[2])[None]
 
     def recent(_: int, first: int, last: int) -> Floats:
-        return store.read(layer, row, first, last)[0]
+        return store.read_keys(layer, row, first, last)
 
     tiers.entries.extend(layer, (row,), key, np.array([start]), recent)
     fresh = torch.from_numpy(key)

@@ -184,14 +184,20 @@ class BlockStore:
 
         Tokens written but not yet counted by `set_length` may be read too; raises ConfigError beyond `reserve`.
         """
+        return self._read(layer, row, start, stop, part=0), self._read(layer, row, start, stop, part=1)
+
+    def read_keys(self, layer: int, row: int, start: int, stop: int) -> npt.NDArray[Any]:
+        """The K of `read` alone."""
+        return self._read(layer, row, start, stop, part=0)
+
+    def _read(self, layer: int, row: int, start: int, stop: int, *, part: int) -> npt.NDArray[Any]:
         reserved = int(self._reserved[self._rows.place(row)])
         if not 0 <= start <= stop <= reserved:
             raise ConfigError(f"start={start}, stop={stop} of row {row} must be ascending within its {reserved} tokens")
         first, last = start // self.block, -(-stop // self.block)
-        blocks = self.array[self.physical(layer, row)[:, first:last]]  # [Hk, n, 2, block, D]
-        tokens = np.moveaxis(blocks, 2, 0).reshape(2, self.kv_heads, -1, blocks.shape[-1])
-        k, v = tokens[:, :, start - first * self.block : stop - first * self.block]
-        return k, v
+        blocks = self.array[self.physical(layer, row)[:, first:last], part]  # [Hk, n, block, D], a copy
+        tokens = blocks.reshape(self.kv_heads, (last - first) * self.block, blocks.shape[-1])
+        return tokens[:, start - first * self.block : stop - first * self.block]
 
     def _page_count(self, tokens: int) -> int:
         return -(-tokens // self._page_tokens)

@@ -35,7 +35,7 @@ class SessionOptions:
     threads           of the compute lane; None: all cores but one in decode, all in prefill, whose
                       transfers are few and large
     timeline          record when each operation of a decode step ran
-    page_blocks       blocks per page of the stores
+    page_blocks       blocks per page of the stores: what a fork copies at its first write, per layer and KV head
     host_limit_bytes  most bytes of the host store; None: what the machine gives
     keep_queries      prompt queries kept per row and layer, for snapshots that another selector calibrates on
     """
@@ -43,7 +43,7 @@ class SessionOptions:
     link_bytes_per_s: float | None = attrs.field(default=None, validator=_positive)
     threads: int | None = attrs.field(default=None, validator=_positive)
     timeline: bool = False
-    page_blocks: int = attrs.field(default=64, validator=_positive)
+    page_blocks: int = attrs.field(default=8, validator=_positive)
     host_limit_bytes: int | None = attrs.field(default=None, validator=_positive)
     keep_queries: int = 0
 

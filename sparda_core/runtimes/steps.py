@@ -100,7 +100,7 @@ class Steps(Generic[StateT]):
         store = self.tiers.store(layer)
 
         def recent(row: int, start: int, stop: int) -> Floats:
-            return store.read(layer, row, start, stop)[0]
+            return store.read_keys(layer, row, start, stop)
 
         self.tiers.entries.extend(layer, state.rows, key.numpy(), state.lengths, recent)
         self.selector.observe(self.view(layer, layer, state), key)

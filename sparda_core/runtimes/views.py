@@ -28,7 +28,7 @@ def keys_of(
         parts = []
         for i, row in enumerate(rows):
             stop = int(lengths[i]) + (added if stored else 0)
-            part = torch.from_numpy(store.read(layer, row, 0, stop)[0])
+            part = torch.from_numpy(store.read_keys(layer, row, 0, stop))
             parts.append(part if fresh is None or stored else torch.cat((part, fresh[i]), dim=1))
         width = max(part.shape[1] for part in parts)
         padded = parts[0].new_full((len(parts), parts[0].shape[0], width, parts[0].shape[2]), float("nan"))
