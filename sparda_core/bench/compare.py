@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,12 +28,15 @@ from sparda_core.errors import ConfigError
 from sparda_core.files import make_folder
 from sparda_core.models.load import load_model
 from sparda_core.registry import SELECTORS
+from sparda_core.runtimes.session_options import compute_threads
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.profile_file import load_profile, save_profile
 from sparda_core.trace import TraceSource, write_trace
 
 #: Steps behind the step time of a contender that does not lead, and the rounds they are measured in.
 OTHER_STEPS, OTHER_ROUNDS = 32, 4
+#: Share of the cores that may be busy with other things before the report warns.
+BUSY_SHARE = 0.5
 
 
 def run_compare(config: CompareConfig, *, progress: Progress | None = None) -> CompareReport:
@@ -77,6 +81,11 @@ class _Comparison:
         self._recording = self._out / "query-selections.npz"
         self._profile_path = self._out / "cpu-profile.toml"
         self._seconds: dict[str, float] = {}
+        self._load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        self._provenance = provenance() | {
+            "threads": bench.config.threads or compute_threads(), "reading_threads": bench.reading_threads,
+            "load_at_start": self._load,
+        }  # fmt: skip
 
     @property
     def _leader(self) -> Contender:
@@ -95,7 +104,7 @@ class _Comparison:
         )
         gpus = self._part("gpus", lambda: list(predict_gpus()))
         report = CompareReport(
-            config=config.to_plain(), provenance=provenance(), text=_text(bench.reading), link=link,
+            config=config.to_plain(), provenance=self._provenance, text=_text(bench.reading), link=link,
             quality=quality, timing=timing, timelines=timelines, gpus=gpus, refused=refused, notes=self._notes(),
             phases_s=self._seconds, files={},
         )  # fmt: skip
@@ -115,7 +124,7 @@ class _Comparison:
         return judge(self._bench, contender, self._every[0], self._recording)
 
     def _profile(self) -> Profile:
-        """This machine's profile: measured once, read back in a run that goes on."""
+        """The profile of this machine: measured once, read back in a run that goes on."""
         self._part("profile", self._calibrate)
         return load_profile(self._profile_path)
 
@@ -140,6 +149,8 @@ class _Comparison:
         for contender in (c for c in self._every if c.timed):
             leads = contender is self._leader
             steps, rounds = (config.timed_steps, config.rounds) if leads else self._shorter()
+            if contender.replays and steps + config.warmup > self._recorded_steps:
+                continue
             runtimes = [name for name in RUNTIME_NAMES if f"{contender.label} + {name}" not in refused]
             for link in (link_bytes_per_s, None) if leads else (link_bytes_per_s,):
                 rows += self._part(
@@ -154,12 +165,24 @@ class _Comparison:
         config = self._bench.config
         return min(OTHER_STEPS, config.timed_steps), min(OTHER_ROUNDS, config.rounds)
 
+    @property
+    def _recorded_steps(self) -> int:
+        """Consecutive steps, up to the document's last, whose selections were recorded."""
+        return self._bench.config.windows * self._bench.config.steps
+
     def _notes(self) -> list[str]:
         reading, notes = self._bench.reading, []
         if reading.total > len(reading.tokens):
             notes.append(f"the text was cut: {len(reading.tokens)} of its {reading.total} tokens were read")
+        if self._shorter()[0] + self._bench.config.warmup > self._recorded_steps:
+            notes.append(f"'replay' was not timed: only the last {self._recorded_steps} steps were recorded")
         if not self._bench.decoder.has_forecast:
-            notes.append("selector 'forecast' was left out: the model has no Forecast weights; make some with `sparda train`")
+            notes.append(
+                "selector 'forecast' was left out: the model has no Forecast weights; make some with `sparda train`"
+            )
+        load, cores = self._load, self._provenance["machine"]["cores"]
+        if load is not None and load > BUSY_SHARE * cores:
+            notes.append(f"other programs were running ({load:.1f} busy on {cores} cores): read times with care")
         return notes
 
     def _leave(self, report: CompareReport) -> CompareReport:

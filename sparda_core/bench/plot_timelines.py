@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ _SELECTING = ("selecting", GREEN)
 
 
 def plot_timelines(report: CompareReport, path: Path) -> None:
-    """Draw the middle step of each run, all on one time axis."""
+    """Draw the same step of each run, on one time axis: the one of median length where blocks were prefetched."""
     drawn = [
         (f"{kind}\n{name}", timeline_from_plain(run[kind]))
         for name, run in report.timelines["runs"].items()
@@ -34,8 +35,9 @@ def plot_timelines(report: CompareReport, path: Path) -> None:
     ]
     figure = new_figure(15, 1.1 + 1.5 * len(drawn))
     every = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    number = _median_step(next(t for label, t in reversed(drawn) if label.startswith("measured")))
     for axes, (label, timeline) in zip(every, drawn, strict=True):
-        _draw_step(axes, timeline)
+        _draw_step(axes, timeline, number)
         axes.set_ylabel(label, fontsize=9)
     every[-1].set_xlabel("time from the start of the step, ms")
     _legend(every[0])
@@ -43,9 +45,16 @@ def plot_timelines(report: CompareReport, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _draw_step(axes: Axes, timeline: Timeline) -> None:
-    steps = sorted({span.step for span in timeline.spans})
-    spans = [span for span in timeline.spans if span.step == steps[len(steps) // 2]]
+def _median_step(timeline: Timeline) -> int:
+    ends: dict[int, list[int]] = {}
+    for span in timeline.spans:
+        ends.setdefault(span.step, []).extend((span.start_ns, span.end_ns))
+    ordered = sorted(ends, key=lambda step: max(ends[step]) - min(ends[step]))
+    return ordered[len(ordered) // 2]
+
+
+def _draw_step(axes: Axes, timeline: Timeline, number: int) -> None:
+    spans = [span for span in timeline.spans if span.step == number]
     origin = min(span.start_ns for span in spans)
     for height, lane in ((1, Lane.COMPUTE), (0, Lane.H2D)):
         mine = [span for span in spans if span.lane == lane]
@@ -66,7 +75,7 @@ def _draw_step(axes: Axes, timeline: Timeline) -> None:
 
 def _waits(compute: list[Span]) -> list[tuple[int, int]]:
     """Where the compute lane stood still before an attention."""
-    pairs = zip(compute, compute[1:], strict=False)
+    pairs = itertools.pairwise(compute)
     return [(a.end_ns, b.start_ns) for a, b in pairs if b.kind == Kind.ATTEND and b.start_ns > a.end_ns]
 
 

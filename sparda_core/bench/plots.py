@@ -25,7 +25,9 @@ GPU_POINT = {"batch": 16, "churn": 0.10}
 def require_matplotlib() -> None:
     """Raise ConfigError naming the extra where figures cannot be drawn: better before a long run than after it."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("matplotlib is not installed, so no figure can be drawn; install it with `pip install sparda[plot]`")
+        raise ConfigError(
+            "matplotlib is not installed, so no figure can be drawn; install it with `pip install sparda[plot]`"
+        )
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -75,15 +77,14 @@ def _quality_against_time(axes: Axes, report: CompareReport) -> None:
     loss = {row["label"]: row["kl"] for row in report.quality}
     floor = min((kl for kl in loss.values() if kl > 1e-6), default=1e-3) / 4
     best: dict[str, dict[str, Any]] = {}
-    for row in emulated(report):
-        rank = (row["runtime"] == "resident", row["step_s"])
-        if row["label"] not in best or rank < (best[row["label"]]["runtime"] == "resident", best[row["label"]]["step_s"]):
-            best[row["label"]] = row
-    for label, row in best.items():
+    for row in sorted(emulated(report), key=lambda row: (row["runtime"] == "resident", row["step_s"])):
+        best.setdefault(row["label"], row)
+    # Names go above and below in turns, so that neighbours stay readable.
+    for turn, (label, row) in enumerate(sorted(best.items(), key=lambda item: item[1]["step_s"])):
         x, y = row["step_s"] * 1e3, max(loss[label], floor)
         axes.plot(x, y, "o", color=RUNTIME_COLOURS[row["runtime"]], markersize=9)
         note = f"{label} (0)" if loss[label] <= 1e-6 else label
-        axes.annotate(note, (x, y), xytext=(7, 4), textcoords="offset points", fontsize=9)
+        axes.annotate(note, (x, y), xytext=(7, 5 if turn % 2 else -11), textcoords="offset points", fontsize=9)
     for runtime, colour in RUNTIME_COLOURS.items():
         axes.plot([], [], "o", color=colour, label=runtime)
     axes.set_yscale("log")
@@ -114,8 +115,8 @@ def _step_bars(axes: Axes, report: CompareReport) -> None:
     axes.barh([0], [0], color=RED, label="on top: exposed transfer")
     axes.plot([], [], "|", color="black", markersize=9, label="predicted for this machine")
     axes.set_xlabel("step time, ms (median)")
-    axes.set_title("What a step takes, over the emulated link", fontsize=10)
-    axes.legend(fontsize=8, loc="lower right")
+    axes.set_title("What a step takes, over the emulated link", fontsize=10, pad=24)
+    axes.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
     axes.grid(axis="x", alpha=0.3)
 
 
@@ -157,9 +158,9 @@ def _gpu_bars(axes: Axes, report: CompareReport) -> None:
     axes.set_xlabel("predicted step time, ms")
     axes.set_title(
         f"Predicted: {shape}, {context // 1024}K tokens, batch {GPU_POINT['batch']}, churn {GPU_POINT['churn']:.0%}",
-        fontsize=10,
-    )
-    axes.legend(fontsize=8, loc="lower right")
+        fontsize=10, pad=24,
+    )  # fmt: skip
+    axes.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
     axes.grid(axis="x", alpha=0.3)
 
 

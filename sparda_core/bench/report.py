@@ -17,7 +17,7 @@ FORMAT = 1
 
 @attrs.frozen(kw_only=True)
 class CompareReport:
-    """Rows are flat dictionaries; times in seconds, sizes in bytes, losses in nats; None: not judged, or nothing to say.
+    """Flat rows: times in seconds, sizes in bytes, losses in nats; None where nothing was judged.
 
     text        name, sha256, opening, tokens, total
     link        the emulated link, and what it was derived from

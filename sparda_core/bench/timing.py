@@ -14,7 +14,7 @@ from sparda_core.bench.predicted import figures, predict_measured
 from sparda_core.bench.timelines import compute_slowdown, exposed_s, join_steps, timeline_to_plain
 from sparda_core.bench.workbench import Workbench
 from sparda_core.compose import Combination
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, ProfileError
 from sparda_core.evaluate.transfers import Transfers, summarise
 from sparda_core.simulator.profile import Profile
 
@@ -109,14 +109,24 @@ def timing_row(
         "label": contender.label, "selector": contender.selector, "runtime": runtime.name,
         "link": link if runtime.offloads else None, "link_bytes_per_s": link_bytes_per_s if runtime.offloads else None,
         "paired_with": link, "steps": len(samples.step_s), "step_s": samples.median_s, "step_low_s": low,
-        "step_high_s": high, "hit_rate": moved.hit_rate_all, "hit_rate_free": moved.hit_rate_free,
+        "step_high_s": high, "steps_s": samples.step_s, "hit_rate": moved.hit_rate_all, "hit_rate_free": moved.hit_rate_free,
         "moved_bytes_per_step": moved.moved_bytes_per_step, **attrs.asdict(moved),
     }  # fmt: skip
     if profile is not None:
-        told = figures(predict_measured(combination, samples.facts, profile, link_bytes_per_s=link_bytes_per_s))
-        row |= {f"predicted_{name}": value for name, value in attrs.asdict(told).items()}
-        row["predicted_error"] = None if told.step_s is None else told.step_s / samples.median_s - 1
+        row |= _predicted(combination, samples, profile, link_bytes_per_s)
     return row
+
+
+def _predicted(
+    combination: Combination, samples: Samples, profile: Profile, link_bytes_per_s: float | None
+) -> dict[str, Any]:
+    try:
+        prediction = predict_measured(combination, samples.facts, profile, link_bytes_per_s=link_bytes_per_s)
+    except ProfileError as wrong:  # an operation that calibration never met: the row says so in place of a time
+        return {"predicted_step_s": None, "predicted_error": None, "predicted_problem": str(wrong)}
+    told = figures(prediction)
+    error = None if told.step_s is None else told.step_s / samples.median_s - 1
+    return {f"predicted_{name}": value for name, value in attrs.asdict(told).items()} | {"predicted_error": error}
 
 
 def record_timelines(
