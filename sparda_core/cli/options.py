@@ -130,8 +130,9 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("text")
     group.add_argument("--text", type=Path, metavar="FILE", help="a UTF-8 text (default: Python's own documentation)")
     group.add_argument(
-        "--max-tokens", type=POSITIVE, metavar="TOKENS", help="read no more than the first so many tokens of the text"
-    )
+        "--max-tokens", type=POSITIVE, metavar="TOKENS",
+        help="read no more than the first so many tokens (default: all of a file, a part of Python's documentation)",
+    )  # fmt: skip
 
 
 def add_link(

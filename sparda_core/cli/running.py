@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from sparda_core.models.model import Model
 
 GIGA = 1e9
+#: Tokens of the demo's document that a single combination is looked at on.
+DOCUMENT_TOKENS = 2048
 
 #: Called with (what, done, total).
 Report = Callable[[str, int, int], None]
@@ -88,11 +90,15 @@ def fit_tokens(ids: list[int], *, room: int, context: int, most: int | None) -> 
 
 
 def read_document(args: argparse.Namespace, model: Model, *, least: int, filler: int = 0) -> Reading:
-    """The text of --text, cut to --max-tokens, as tokens: at least `least` and no more than the model's context."""
+    """The text of --text, cut to --max-tokens, as tokens: at least `least` and no more than the model's context.
+
+    Of the demo's document, which is longer than most contexts, DOCUMENT_TOKENS are read unless told otherwise.
+    """
     from sparda_core.bench.text import read
 
+    whole = None if args.text is not None else min(max(least, DOCUMENT_TOKENS), model.shape.context)
     return read(
-        tokenizer_of(model), path=args.text, limit=args.max_tokens, context=model.shape.context, least=least,
+        tokenizer_of(model), path=args.text, limit=args.max_tokens or whole, context=model.shape.context, least=least,
         filler_tokens=filler,
     )  # fmt: skip
 

@@ -86,6 +86,21 @@ def test_a_recording_is_played_back_to_the_same_continuation(tiny: Files, capsys
         "--runtime", "offload-prefetch",
     )  # fmt: skip
     assert (load(again).selections == recording.selections).all()
+    traces = ("--out", str(tmp_path / "traces"), "--steps", "2")
+    output(capsys, "timeline", *traces, *tiny.options, *tiny.reading(300), *SPEC, *replay)
+
+
+def test_a_recording_has_nothing_to_say_of_positions_that_it_does_not_hold(
+    tiny: Files, capsys: Captured, refusal: Refusal, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.npz"
+    options = (*tiny.options, *tiny.reading(200), *SPEC)
+    output(capsys, "record", "--out", file, "--steps", "2", *options, "--selector", "window")
+    said = refusal(
+        "generate", "A prompt of its own", *tiny.options, *SPEC, "--selector", "replay", "--selector-option",
+        f"path={file}",
+    )  # fmt: skip
+    assert "position" in said
 
 
 def test_a_timeline_leaves_three_traces_with_the_same_tracks(tiny: Files, capsys: Captured, tmp_path: Path) -> None:
@@ -142,6 +157,13 @@ RUNNING = ("generate", "record", "timeline", "calibrate")
 @pytest.fixture(params=RUNNING)
 def command(request: pytest.FixtureRequest, tiny: Files, tmp_path: Path) -> list[str]:
     return run_options(tiny, request.param, tmp_path)
+
+
+def test_without_a_text_a_part_of_pythons_documentation_is_read(
+    tiny: Files, capsys: Captured, tmp_path: Path
+) -> None:
+    told = output(capsys, "record", "--out", tmp_path / "r.npz", "--steps", "2", *tiny.options, *SPEC)
+    assert told["text"].startswith("help:")
 
 
 def test_an_empty_text_is_refused(command: list[str], refusal: Refusal, tmp_path: Path) -> None:
