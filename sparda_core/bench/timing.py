@@ -109,7 +109,8 @@ def timing_row(
         "label": contender.label, "selector": contender.selector, "runtime": runtime.name,
         "link": link if runtime.offloads else None, "link_bytes_per_s": link_bytes_per_s if runtime.offloads else None,
         "paired_with": link, "steps": len(samples.step_s), "step_s": samples.median_s, "step_low_s": low,
-        "step_high_s": high, "steps_s": samples.step_s, "hit_rate": moved.hit_rate_all, "hit_rate_free": moved.hit_rate_free,
+        "step_high_s": high, "steps_s": samples.step_s,
+        "hit_rate": moved.hit_rate_all, "hit_rate_free": moved.hit_rate_free,
         "moved_bytes_per_step": moved.moved_bytes_per_step, **attrs.asdict(moved),
     }  # fmt: skip
     if profile is not None:
