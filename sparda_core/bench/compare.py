@@ -64,7 +64,8 @@ def compare_model(config: CompareConfig, decoder: Any, encoder: Any, *, progress
     )  # fmt: skip
     bench = Workbench(config=config, decoder=decoder, encoder=encoder, reading=reading, progress=progress)
     longest = max(len(reading.tokens), *(len(task.tokens) for task in bench.tasks))
-    every = contenders(config, blocks=config.spec.block_count(longest), has_forecast=decoder.has_forecast)
+    blocks = config.spec.block_count(longest)
+    every = contenders(config, decoder.shape, blocks=blocks, has_forecast=decoder.has_forecast)
     make_folder(config.out)
     store = PartStore(config.out / "parts", key=config.key(reading.sha256, sparda_core.__version__))
     report = _Comparison(bench, every, store).run()

@@ -10,7 +10,7 @@ import attrs
 from sparda_core.bench.config import CompareConfig
 from sparda_core.compose import Combination, compose
 from sparda_core.errors import ConfigError
-from sparda_core.registry import RUNTIMES
+from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.shapes import BlockSpec, ModelShape
 
 RUNTIME_NAMES = ("resident", "offload-sync", "offload-prefetch")
@@ -38,7 +38,7 @@ class Contender:
     replays: bool = False
 
 
-def contenders(config: CompareConfig, *, blocks: int, has_forecast: bool) -> list[Contender]:
+def contenders(config: CompareConfig, shape: ModelShape, *, blocks: int, has_forecast: bool) -> list[Contender]:
     """All contenders in the order they are run; `query` before the one that replays it.
 
     blocks        blocks of the longest row: what dense attends to
@@ -54,7 +54,8 @@ def contenders(config: CompareConfig, *, blocks: int, has_forecast: bool) -> lis
         Contender(label="query", selector="query", note="the layer's own query (InfLLM-V2): known too late", spec=spec),
         Contender(label="forecast", selector="forecast", note="SparDA: a trained Forecast, one layer early", spec=spec),
         Contender(
-            label="infinigen", selector="infinigen", note="proxy query on token keys, one layer early", spec=spec
+            label="infinigen", selector="infinigen", options={"channels": max(1, shape.head_dim // 2)},
+            note="proxy query on half the channels of every token key, one layer early", spec=spec,
         ),
         Contender(
             label="infinigen-entries", selector="infinigen", options={"scoring": "entry-softmax"},
@@ -90,11 +91,15 @@ def combine(
         if recording is None:
             raise ConfigError(f"{contender.label!r} needs the recording of `query`: run that first")
         options["path"] = recording
+    selector = SELECTORS.make(contender.selector, **options)
     offloads = RUNTIMES.factory(runtime).offloads  # type: ignore[attr-defined]
-    pool = {"slots": config.slot_count, "policy": config.policy} if offloads else {}
+    pool: dict[str, Any] = {"slots": config.slot_count, "policy": config.policy} if offloads else {}
+    if offloads and selector.lead is None:
+        # Known as early as a runtime wants: prefetching wants one layer, so waiting keeps one on the device too.
+        pool["resident_layers"] = 1
     return compose(
-        model, contender.selector, runtime, spec=contender.spec, selector_options=options, runtime_options=pool,
-        threads=threads or config.threads, **({"link_bytes_per_s": link_bytes_per_s} if offloads else {}),
+        model, selector, runtime, spec=contender.spec, runtime_options=pool, threads=threads or config.threads,
+        link_bytes_per_s=link_bytes_per_s if offloads else None,
     )  # fmt: skip
 
 
