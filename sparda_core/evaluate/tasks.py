@@ -71,10 +71,15 @@ def passkey_task(
         raise ConfigError(f"digits={digits} must be >= 1")
     key = "".join(map(str, np.random.default_rng([seed, digits]).integers(0, 10, digits)))
     head, needle, question = (encoder.encode(part.format(key=key)) for part in (_HEAD, _NEEDLE, _QUESTION))
+    # Where the space before the digits is a token of its own it belongs to the question: a model that
+    # would say "a 12345" knows the key.
+    answer, blank = encoder.encode(f" {key}"), encoder.encode(" ")
+    if answer[: len(blank)] == blank:
+        question, answer = question + blank, answer[len(blank) :]
     room = _room(tokens, len(head) + len(needle) + len(question), len(filler))
     before = round(room * depth)
     prompt = (*head, *filler[:before], *needle, *filler[before:room], *question)
-    return Task(name="passkey", prompt=prompt, answer=tuple(encoder.encode(f" {key}")), note=key)
+    return Task(name="passkey", prompt=prompt, answer=tuple(answer), note=key)
 
 
 def copy_task(passage: Sequence[int], filler: Sequence[int], *, tokens: int, lead_in: int = 8) -> Task:

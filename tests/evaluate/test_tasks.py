@@ -31,10 +31,20 @@ def test_a_passkey_prompt_is_exactly_as_long_as_asked_and_holds_its_key_twice(
     assert len(task.prompt) == tokens
     assert len(task.note) == 5
     assert prompt.count(task.note) == 2
-    assert text_of(task.answer) == f" {task.note}"
-    assert prompt.endswith("The pass key is")
+    assert text_of(task.answer) == task.note
+    assert prompt.endswith("The pass key is ")
     where = prompt.index(task.note)
     assert abs(where - depth * tokens) < 210  # head, needle and question take the rest
+
+
+def test_a_space_that_is_no_token_of_its_own_stays_with_the_answer() -> None:
+    class Words(Letters):
+        def encode(self, text: str) -> list[int]:
+            return [1000] if text == " " else super().encode(text)
+
+    task = passkey_task(Words(), FILLER, tokens=400)
+    assert text_of(task.answer) == f" {task.note}"
+    assert len(task.prompt) == 400
 
 
 def test_the_key_depends_on_the_seed_alone() -> None:
