@@ -34,7 +34,7 @@ from sparda_core.simulator.profile_file import load_profile, save_profile
 from sparda_core.trace import TraceSource, write_trace
 
 #: Steps behind the step time of a contender that does not lead, and the rounds they are measured in.
-OTHER_STEPS, OTHER_ROUNDS = 32, 4
+OTHER_STEPS, OTHER_ROUNDS = 24, 4
 #: Share of the cores that may be busy with other things before the report warns.
 BUSY_SHARE = 0.5
 
@@ -137,7 +137,7 @@ class _Comparison:
         timed = [c for c in self._every if c.timed and not c.replays]
         calibration = Calibration(
             selectors=tuple(SELECTORS.make(c.selector, **c.options) for c in timed), contexts=(last // 2, last),
-            spec=bench.config.spec,
+            spec=bench.config.spec, steps=4,
         )  # fmt: skip
         profile = calibrate_cpu(
             bench.decoder, tokens, calibration, threads=bench.config.threads, snapshot=bench.document,

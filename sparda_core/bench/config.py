@@ -51,8 +51,8 @@ class CompareConfig:
     seed          of the passkey's digits and of the selector `random`
     windows       rows of the document judged side by side
     steps         steps of each of them: windows * steps tokens are scored
-    task_tokens   prompt length of the tasks; None: as many as the document, at most 4,096, beyond
-                  which the demo's dense model itself begins to fail at them
+    task_tokens   prompt length of the tasks; None: as many as the document, at most 3,072: the demo's
+                  dense model is sure of them there, and begins to fail beyond 4,096
     timed_steps   steps behind a quoted step time
     rounds        interleaved rounds they are measured in
     warmup        steps before them, to fill the pools
@@ -73,8 +73,8 @@ class CompareConfig:
     device: str = "cpu"
     out: Path = attrs.field(default=Path("sparda-results"), converter=Path)
     seed: int = attrs.field(default=0, validator=_at_least(0))
-    windows: int = attrs.field(default=4, validator=_at_least(1))
-    steps: int = attrs.field(default=48, validator=_at_least(1))
+    windows: int = attrs.field(default=6, validator=_at_least(1))
+    steps: int = attrs.field(default=32, validator=_at_least(1))
     task_tokens: int | None = attrs.field(default=None, validator=_at_least(128, optional=True))
     timed_steps: int = attrs.field(default=64, validator=_at_least(1))
     rounds: int = attrs.field(default=4, validator=_at_least(1))

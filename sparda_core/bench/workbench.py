@@ -21,9 +21,9 @@ from sparda_core.evaluate.tasks import Encoder, Task, copy_task, passkey_task
 from sparda_core.runtimes.snapshot import RowSnapshot
 
 #: Length of the passage that is copied, and where in its prompt the passkey stands (0 start, 1 end).
-PASSAGE_TOKENS, PASSKEY_DEPTH = 64, 0.3
-#: Beyond this length the demo's dense model itself begins to lose the passkey and the passage.
-TASK_TOKENS = 4096
+PASSAGE_TOKENS, PASSKEY_DEPTH = 40, 0.3
+#: The demo's dense model is sure of both tasks at this length; beyond 4,096 it begins to fail itself.
+TASK_TOKENS = 3072
 #: Prompt queries kept in snapshots, for selectors that calibrate on them.
 KEPT_QUERIES = 512
 
