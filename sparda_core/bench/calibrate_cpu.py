@@ -37,6 +37,8 @@ Report = Callable[[str, int, int], None]
 
 #: Bytes of one background job: far more than any cache holds.
 _JOB_BYTES = 64 * 2**20
+#: From this share of its time on, a transfer counts as beside compute from end to end.
+_ALL = 0.9
 
 
 @attrs.frozen(kw_only=True)
@@ -174,15 +176,21 @@ class _Loop:
 
 
 def step_samples(pair: Combination, timeline: Timeline, facts: StepFacts, *, beside: bool) -> CpuSamples:
-    """Samples of one measured step; `beside` says that a lane outside the timeline was busy all the time."""
+    """Samples of one measured step; `beside` says that a lane outside the timeline was busy all the time.
+
+    Of the step's own overlaps only transfers are taken that ran beside compute from end to end: what
+    overlapped in part would have to be split by a guess, and compute has the busy lane for that.
+    """
     from sparda_core.simulator.cpu_samples import CpuSamples, samples_of
     from sparda_core.simulator.predict import kernel_work
 
     plan = pair.plan()
     found = samples_of(timeline, plan, facts, kernel_work(plan, work_context(pair), pair.selector))
-    if not beside:
-        return found
-    return CpuSamples(beside=tuple(attrs.evolve(sample, busy=1.0) for sample in (*found.alone, *found.beside)))
+    if beside:
+        every = (*found.alone, *found.beside)
+        return CpuSamples(beside=tuple(attrs.evolve(sample, busy=1.0) for sample in every))
+    moved = (sample for sample in found.beside if sample.work.h2d_bytes and sample.busy >= _ALL)
+    return attrs.evolve(found, beside=tuple(attrs.evolve(sample, busy=1.0) for sample in moved))
 
 
 def work_context(pair: Combination) -> WorkContext:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 
 from sparda_core.cli.running import Log, fit_tokens
 from sparda_core.errors import ConfigError
+from sparda_core.plan import Lane
 from sparda_core.registry import SELECTORS
 from sparda_core.shapes import BlockSpec
+from sparda_core.spans import Span, Timeline
 from tests.cli.files import TINY
 
 SPEC = BlockSpec(block=16, window=16, stride=8, budget=6, local=1)
@@ -88,6 +91,27 @@ def test_operations_beside_a_busy_lane_are_never_taken_for_operations_alone(deco
     assert len(alone.alone) == len(beside.beside) == len(pair.plan().ops)
     assert (alone.beside, beside.alone, beside.gaps_s) == ((), (), ())
     assert {sample.busy for sample in beside.beside} == {1.0}
+
+
+def test_of_overlaps_within_a_step_only_whole_transfers_count(decoder: Any) -> None:
+    from sparda_core.bench.calibrate_cpu import step_samples
+    from sparda_core.compose import compose
+
+    pair = compose(decoder, "random", "offload-prefetch", spec=SPEC, threads=1)
+    with pair.open(timeline=True) as session:
+        row = session.add()
+        session.prefill(row, list(range(200)))
+        result = session.decode({row: 1})
+    assert result.timeline is not None
+    first, second = sorted(result.timeline.lane(Lane.H2D), key=lambda span: span.layer)
+    busy = Span(name="mlp/0", kind="mlp", layer=0, lane=Lane.COMPUTE, start_ns=0, end_ns=1000)
+    spans = (
+        busy,
+        attrs.evolve(first, start_ns=0, end_ns=950),
+        attrs.evolve(second, start_ns=950, end_ns=1025),
+    )
+    found = step_samples(pair, Timeline(label="", spans=spans), result.facts, beside=False)
+    assert [(sample.key, sample.seconds, sample.busy) for sample in found.beside] == [("decode/fetch", 950e-9, 1.0)]
 
 
 def clock(*times_s: float) -> Iterator[float]:
