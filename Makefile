@@ -34,11 +34,14 @@ help:
 demo: setup
 	$(BIN)/sparda compare $(ARGS)
 
+# One process a core. A test that runs out of order or beside another must not notice.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
 test: lint types
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 quick: setup
-	$(BIN)/python -m pytest -m "not slow and not model and not gpu" $(ARGS)
+	$(PYTEST) -m "not slow and not model and not gpu" $(ARGS)
 
 cover: setup
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(ARGS)
