@@ -104,6 +104,7 @@ def _hiding(report: CompareReport) -> None:
             share(row["hidden_share"]),
         )
         for row in report.hiding
+        if _moved(report, row)
     ]  # fmt: skip
     runs = report.timelines["runs"]
     waits = "; ".join(f"{name} {seconds(run['exposed_s'])}" for name, run in runs.items())
@@ -115,6 +116,15 @@ def _hiding(report: CompareReport) -> None:
             f"Compute beside the copy takes {report.timelines['compute_slowdown']:.3f} x the time it takes alone.",
         ],
     )  # fmt: skip
+
+
+def _moved(report: CompareReport, hiding: Row) -> bool:
+    """Whether there was anything to hide: a selection that never changes (`window`) moves nothing."""
+    return any(
+        row["misses"]
+        for row in report.timing
+        if (row["label"], row["link"], row["runtime"]) == (hiding["label"], hiding["link"], "offload-sync")
+    )
 
 
 def _gpus(report: CompareReport) -> None:

@@ -33,7 +33,8 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for at, column in enumerate(columns):
         right = bool(body) and all(_numeric(row[at]) for row in body)
-        table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
+        # The first column names the row: it is never broken.
+        table.add_column(Text(column), justify="right" if right else "left", overflow="fold", no_wrap=at == 0)
     for row in body:
         table.add_row(*(Text(cell(value)) for value in row))
     out = console()
@@ -41,6 +42,8 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     out.print(table)
     for note in notes:
         out.print(Text(note, style="dim"))
+    if notes:
+        out.print()
 
 
 def _numeric(value: Any) -> bool:

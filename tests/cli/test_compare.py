@@ -35,6 +35,9 @@ def test_a_comparison_prints_every_table_and_leaves_every_file(tiny: Files, caps
         assert words in out
     for label in ("dense", "query", "forecast", "infinigen", "window", "random", "oracle", "replay"):
         assert label in out
+    hidden = out.partition("What prefetching hides")[2].partition("Predicted, not measured")[0]
+    assert "forecast" in hidden
+    assert "window" not in hidden, "a window moves nothing, so nothing of it can be hidden"
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     for file in report["files"].values():
         assert Path(file).stat().st_size > 0
