@@ -39,6 +39,9 @@ class CpuSession(Session):
         # A Model is a decoder with its tokenizer; sessions know token ids only.
         decoder = getattr(model, "decoder", model)
         _check(decoder, runtime, selector)
+        if decoder.has_forecast and "forecast" not in selector.needs:
+            # A selector pays for its own projections only: without this, every step of the others would compute them.
+            decoder = decoder.with_forecast(None)
         self._model, self._runtime, self._selector = decoder, runtime, selector
         self.shape, self.spec = decoder.shape, spec
         self.plan: StepPlan = runtime.decode_plan(shape=self.shape, spec=spec, selector=selector)
