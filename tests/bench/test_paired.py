@@ -20,7 +20,8 @@ class FakeSession:
     """Counts its steps and notes when each ran, in a diary that all sessions share."""
 
     def __init__(self, name: str, diary: list[tuple[str, int]]) -> None:
-        self.name, self.diary, self.rows, self.closed = name, diary, (), False
+        self.name, self.diary, self.closed = name, diary, False
+        self.rows: tuple[int, ...] = ()
         self.cropped: list[int] = []
 
     def adopt(self, snapshot: Any) -> int:
@@ -74,7 +75,7 @@ def test_rounds_alternate_and_every_combination_sees_the_same_tokens() -> None:
     assert "".join(name for name, _ in diary) == order
     for name in "ab":
         assert [token for who, token in diary if who == name] == list(range(6))
-        assert got[name].facts == (2, 3, 4, 5)
+        assert list(got[name].facts) == [2, 3, 4, 5]
         assert [len(part) for part in got[name].rounds] == [2, 2]
         assert sessions[name].cropped == [33]
         assert len(sessions[name].rows) == 3
