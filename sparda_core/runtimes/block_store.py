@@ -196,7 +196,7 @@ class BlockStore:
             raise ConfigError(f"start={start}, stop={stop} of row {row} must be ascending within its {reserved} tokens")
         first, last = start // self.block, -(-stop // self.block)
         blocks = self.array[self.physical(layer, row)[:, first:last], part]  # [Hk, n, block, D], a copy
-        tokens = blocks.reshape(self.kv_heads, (last - first) * self.block, blocks.shape[-1])
+        tokens: npt.NDArray[Any] = blocks.reshape(self.kv_heads, (last - first) * self.block, blocks.shape[-1])
         return tokens[:, start - first * self.block : stop - first * self.block]
 
     def _page_count(self, tokens: int) -> int:

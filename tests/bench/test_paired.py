@@ -75,7 +75,8 @@ def test_rounds_alternate_and_every_combination_sees_the_same_tokens() -> None:
     assert "".join(name for name, _ in diary) == order
     for name in "ab":
         assert [token for who, token in diary if who == name] == list(range(6))
-        assert list(got[name].facts) == [2, 3, 4, 5]
+        facts: list[Any] = list(got[name].facts)
+        assert facts == [2, 3, 4, 5]
         assert [len(part) for part in got[name].rounds] == [2, 2]
         assert sessions[name].cropped == [33]
         assert len(sessions[name].rows) == 3
