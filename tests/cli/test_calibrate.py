@@ -89,7 +89,7 @@ def test_operations_beside_a_busy_lane_are_never_taken_for_operations_alone(deco
     alone = step_samples(pair, result.timeline, result.facts, beside=False)
     beside = step_samples(pair, result.timeline, result.facts, beside=True)
     assert len(alone.alone) == len(beside.beside) == len(pair.plan().ops)
-    assert not (alone.beside or beside.alone or beside.gaps_s)
+    assert not any((alone.beside, beside.alone, beside.gaps_s))
     assert {sample.busy for sample in beside.beside} == {1.0}
 
 
