@@ -23,7 +23,7 @@ from sparda_core.bench.report import CompareReport
 from sparda_core.bench.text import Reading, read
 from sparda_core.bench.timelines import timeline_from_plain
 from sparda_core.bench.timing import choose_link, record_timelines, time_contender
-from sparda_core.bench.workbench import PASSAGE_TOKENS, TASK_TOKENS, Progress, Workbench
+from sparda_core.bench.workbench import FILLER_TOKENS, Progress, Workbench
 from sparda_core.errors import ConfigError
 from sparda_core.files import make_folder
 from sparda_core.models.load import load_model
@@ -33,8 +33,8 @@ from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.profile_file import load_profile, save_profile
 from sparda_core.trace import TraceSource, write_trace
 
-#: Steps behind the step time of a contender that does not lead, and the rounds they are measured in.
-OTHER_STEPS, OTHER_ROUNDS = 24, 4
+#: Steps behind the step time of a contender that does not lead, and of the leader over the unlimited link; rounds.
+OTHER_STEPS, UNLIMITED_STEPS, SHORT_ROUNDS = 16, 32, 4
 #: Share of the cores that may be busy with other things before the report warns.
 BUSY_SHARE = 0.5
 
@@ -60,7 +60,7 @@ def compare_model(config: CompareConfig, decoder: Any, encoder: Any, *, progress
     require_matplotlib()
     reading = read(
         encoder, path=config.text, limit=config.token_limit, context=decoder.shape.context,
-        least=config.wanted_tokens, filler_tokens=TASK_TOKENS + PASSAGE_TOKENS,
+        least=config.wanted_tokens, filler_tokens=FILLER_TOKENS,
     )  # fmt: skip
     bench = Workbench(config=config, decoder=decoder, encoder=encoder, reading=reading, progress=progress)
     longest = max(len(reading.tokens), *(len(task.tokens) for task in bench.tasks))
@@ -149,11 +149,14 @@ class _Comparison:
         config, rows = self._bench.config, []
         for contender in (c for c in self._every if c.timed):
             leads = contender is self._leader
-            steps, rounds = (config.timed_steps, config.rounds) if leads else self._shorter()
-            if contender.replays and steps + config.warmup > self._recorded_steps:
+            if contender.replays and self._shorter(OTHER_STEPS)[0] + config.warmup > self._recorded_steps:
                 continue
             runtimes = [name for name in RUNTIME_NAMES if f"{contender.label} + {name}" not in refused]
             for link in (link_bytes_per_s, None) if leads else (link_bytes_per_s,):
+                if leads and link is not None:
+                    steps, rounds = config.timed_steps, config.rounds
+                else:
+                    steps, rounds = self._shorter(UNLIMITED_STEPS if leads else OTHER_STEPS)
                 rows += self._part(
                     f"timing {contender.label} {'unlimited' if link is None else 'emulated'}",
                     time_contender, self._bench, contender, runtimes, steps=steps, rounds=rounds,
@@ -162,9 +165,12 @@ class _Comparison:
                 )  # fmt: skip
         return rows
 
-    def _shorter(self) -> tuple[int, int]:
+    def _shorter(self, steps: int) -> tuple[int, int]:
+        """Steps and rounds of a measurement that need not be as long as the leader's."""
         config = self._bench.config
-        return min(OTHER_STEPS, config.timed_steps), min(OTHER_ROUNDS, config.rounds)
+        if config.timed_steps <= steps:
+            return config.timed_steps, config.rounds
+        return steps, SHORT_ROUNDS
 
     @property
     def _recorded_steps(self) -> int:
@@ -175,7 +181,7 @@ class _Comparison:
         reading, notes = self._bench.reading, []
         if reading.total > len(reading.tokens):
             notes.append(f"the text was cut: {len(reading.tokens)} of its {reading.total} tokens were read")
-        if self._shorter()[0] + self._bench.config.warmup > self._recorded_steps:
+        if self._shorter(OTHER_STEPS)[0] + self._bench.config.warmup > self._recorded_steps:
             notes.append(f"'replay' was not timed: only the last {self._recorded_steps} steps were recorded")
         if not self._bench.decoder.has_forecast:
             notes.append(

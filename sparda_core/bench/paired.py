@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from sparda_core.runtimes.snapshot import RowSnapshot
 
 
+#: Share of a resident step that waiting must add before one can say how much of it is hidden: less is noise.
+LEAST_EXPOSED = 0.05
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Start:
     """Where every combination starts: `batch` rows that hold the first `tokens` tokens of a snapshot."""
@@ -70,7 +74,7 @@ class Samples:
 class Hiding:
     """What prefetching hides of what a synchronous run exposes.
 
-    share   (sync - prefetch) / (sync - resident), of medians; None where sync is no slower than resident
+    share   (sync - prefetch) / (sync - resident), of medians; None where there is next to nothing to hide
     rounds  the same for each round, with None likewise: its spread
     """
 
@@ -118,7 +122,8 @@ def hiding(resident: Samples, sync: Samples, prefetch: Samples) -> Hiding:
 
 
 def _share(resident_s: float, sync_s: float, prefetch_s: float) -> float | None:
-    return (sync_s - prefetch_s) / (sync_s - resident_s) if sync_s > resident_s else None
+    exposed_s = sync_s - resident_s
+    return (sync_s - prefetch_s) / exposed_s if exposed_s >= LEAST_EXPOSED * resident_s else None
 
 
 def _fill(session: Any, start: Start) -> None:

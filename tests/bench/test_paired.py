@@ -106,4 +106,6 @@ def test_the_hidden_share_is_what_prefetching_wins_back() -> None:
 
 
 def test_there_is_no_hidden_share_where_nothing_was_exposed() -> None:
-    assert hiding(samples((2.0,)), samples((2.0,)), samples((1.0,))).share is None
+    for sync_s in (1.9, 2.0, 2.09):
+        assert hiding(samples((2.0,)), samples((sync_s,)), samples((1.0,))).share is None
+    assert hiding(samples((2.0,)), samples((2.11,)), samples((2.0,))).share == pytest.approx(1)
