@@ -34,7 +34,7 @@ from sparda_core.simulator.profile_file import load_profile, save_profile
 from sparda_core.trace import TraceSource, write_trace
 
 #: Steps behind the step time of a contender that does not lead, and of the leader over the unlimited link; rounds.
-OTHER_STEPS, UNLIMITED_STEPS, SHORT_ROUNDS = 16, 32, 4
+OTHER_STEPS, UNLIMITED_STEPS, SHORT_ROUNDS = 12, 24, 3
 #: Share of the cores that may be busy with other things before the report warns.
 BUSY_SHARE = 0.5
 

@@ -9,7 +9,7 @@ import attrs
 
 from sparda_core.bench.contenders import REFERENCES, Contender, combine
 from sparda_core.bench.workbench import Workbench
-from sparda_core.evaluate.quality import Quality, Run, evaluate_selector
+from sparda_core.evaluate.quality import Quality, Run, evaluate_selector, judge_dense
 from sparda_core.registry import SELECTORS
 from sparda_core.selectors.recording import Recorder
 
@@ -17,15 +17,15 @@ from sparda_core.selectors.recording import Recorder
 def judge(bench: Workbench, contender: Contender, dense: Contender, recording: Path) -> dict[str, Any]:
     """Quality of one contender as plain figures; the contender `query` leaves its selections in `recording`."""
     logits = bench.dense(dense)
+    if contender is dense:
+        return quality_row(contender, judge_dense(bench.passages, logits, bench.config.spec))
     passages = bench.windows if contender.replays else bench.passages
     combination = combine(
         bench.decoder, contender, "resident", bench.config, recording=recording, threads=bench.reading_threads
     )
-    # Dense selects every block, and a reference has nothing to say of its own kind.
-    references = () if contender.selector == "dense" else REFERENCES
     run = evaluate_selector(
         combination, passages, logits[: len(passages)], spec=bench.config.spec,
-        references={name: SELECTORS.make(name) for name in references},
+        references={name: SELECTORS.make(name) for name in REFERENCES},
         progress=lambda done, total: bench.progress(f"quality {contender.label}", done, total),
     )  # fmt: skip
     if contender.label == "query":

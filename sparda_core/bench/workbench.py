@@ -21,7 +21,8 @@ from sparda_core.evaluate.tasks import Encoder, Task, copy_task, passkey_task
 from sparda_core.runtimes.snapshot import RowSnapshot
 
 #: Other text that tasks are made of. The passage to be copied is its end, which lies in prose that cannot be guessed:
-#: at 3,072 tokens the demo's dense model needs 0.5 nats a token there, and 4.3 without the far copy.
+#: at 3,072 tokens the demo's dense model needs 0.5 nats a token there, and 4.3 without the far copy. It stands an
+#: eighth into the prompt, outside the sink that every selector sees.
 FILLER_TOKENS, PASSAGE_TOKENS = 8040, 40
 #: Where in its prompt the passkey stands (0 start, 1 end).
 PASSKEY_DEPTH = 0.3
@@ -53,7 +54,7 @@ class Workbench:
         passage, rest = filler[-PASSAGE_TOKENS:], filler[:-PASSAGE_TOKENS]
         return (
             passkey_task(self.encoder, rest, tokens=tokens, depth=PASSKEY_DEPTH, seed=self.config.seed),
-            copy_task(passage, rest, tokens=tokens),
+            copy_task(passage, rest, tokens=tokens, before=tokens // 8),
         )
 
     @functools.cached_property

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from sparda_core.errors import ConfigError
-from sparda_core.evaluate.churn import Churn
+from sparda_core.evaluate.churn import Churn, ChurnTally
 from sparda_core.evaluate.metrics import kl_from_dense, next_token_match, perplexity, token_nll
 from sparda_core.evaluate.passages import Passage, continue_passages, open_passages
 from sparda_core.evaluate.recall import Recall
@@ -21,7 +21,7 @@ from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
 
 #: Every how many steps a reference is run. The oracle reads all keys, so it is asked less often.
-JUDGE_EVERY = {"query": 4, "oracle": 8}
+JUDGE_EVERY = {"query": 8, "oracle": 16}
 
 
 @attrs.frozen(kw_only=True)
@@ -138,6 +138,12 @@ def evaluate_selector(
     return Run(quality=quality, positions=positions, selections=selections)
 
 
+def judge_dense(passages: Sequence[Passage], dense: Sequence[torch.Tensor], spec: BlockSpec) -> Quality:
+    """Quality of the reference itself, from the logits of `dense_logits`: no run, no recall, no churn."""
+    nobody = ChurnTally(spec=spec).result()
+    return Quality(**_scores(passages, dense, dense), recall={}, layers={}, churn=nobody)
+
+
 def _by_position(watcher: Watcher, layers: int) -> tuple[npt.NDArray[np.int64], Selection]:
     """Selections of all rows as if one row had made them; where rows overlap the later row counts."""
     rows = {row for _, row in watcher.taken}
@@ -151,15 +157,24 @@ def _judge(
     passages: Sequence[Passage], dense: Sequence[torch.Tensor], logits: Sequence[torch.Tensor], watcher: Watcher,
     references: Mapping[str, Selector],
 ) -> Quality:  # fmt: skip
-    text = [i for i, p in enumerate(passages) if p.name == "document"]
     return Quality(
-        document=score_document(
-            torch.cat([dense[i] for i in text]),
-            torch.cat([logits[i] for i in text]),
-            torch.cat([passages[i].target_ids for i in text]),
-        ),
-        tasks={p.name: score_task(logits[i], p.target_ids) for i, p in enumerate(passages) if i not in text},
+        **_scores(passages, dense, logits),
         recall={name: watcher.recall(name) for name in references},
         layers={name: watcher.recall_by_layer(name) for name in references},
         churn=watcher.churn(),
     )
+
+
+def _scores(
+    passages: Sequence[Passage], dense: Sequence[torch.Tensor], logits: Sequence[torch.Tensor]
+) -> dict[str, Any]:
+    """The parts of a Quality that follow from logits alone."""
+    text = [i for i, p in enumerate(passages) if p.name == "document"]
+    return {
+        "document": score_document(
+            torch.cat([dense[i] for i in text]),
+            torch.cat([logits[i] for i in text]),
+            torch.cat([passages[i].target_ids for i in text]),
+        ),
+        "tasks": {p.name: score_task(logits[i], p.target_ids) for i, p in enumerate(passages) if i not in text},
+    }

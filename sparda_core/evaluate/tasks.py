@@ -82,19 +82,24 @@ def passkey_task(
     return Task(name="passkey", prompt=prompt, answer=tuple(answer), note=key)
 
 
-def copy_task(passage: Sequence[int], filler: Sequence[int], *, tokens: int, lead_in: int = 8) -> Task:
+def copy_task(
+    passage: Sequence[int], filler: Sequence[int], *, tokens: int, before: int = 0, lead_in: int = 8
+) -> Task:
     """A passage, filler, and the passage again: its second copy after the first `lead_in` tokens is the answer.
 
     passage  token ids
-    filler   token ids between the copies; as many as needed are taken from its start
-    tokens   length of the whole prompt: passage, filler, lead-in
-    raises   ConfigError where the passage is not longer than the lead-in, or the filler too short
+    filler   token ids around the first copy; as many as needed are taken from its start
+    tokens   length of the whole prompt: filler, passage, filler, lead-in
+    before   filler tokens before the first copy; with 0 it may lie in the sink, where every selector sees it
+    raises   ConfigError where the passage is not longer than the lead-in, or the filler does not fit
     """
     if not 1 <= lead_in < len(passage):
         raise ConfigError(f"lead_in={lead_in} must be >= 1 and < the passage's {len(passage)} tokens")
     room = _room(tokens, len(passage) + lead_in, len(filler))
-    prompt = (*passage, *filler[:room], *passage[:lead_in])
-    return Task(name="copy", prompt=prompt, answer=tuple(passage[lead_in:]), note=f"{room} tokens apart")
+    if not 0 <= before < room:
+        raise ConfigError(f"before={before} must be >= 0 and < {room}, the filler of the whole prompt")
+    prompt = (*filler[:before], *passage, *filler[before:room], *passage[:lead_in])
+    return Task(name="copy", prompt=prompt, answer=tuple(passage[lead_in:]), note=f"{room - before} tokens apart")
 
 
 def _room(tokens: int, taken: int, filler: int) -> int:

@@ -61,6 +61,9 @@ def test_a_copy_prompt_is_passage_filler_and_the_start_of_the_passage() -> None:
     assert list(task.prompt[-8:]) == passage[:8]
     assert list(task.answer) == passage[8:]
     assert task.tokens == task.prompt + task.answer
+    later = copy_task(passage, FILLER, tokens=500, before=30)
+    assert later.prompt == (*FILLER[:30], *passage, *FILLER[: 500 - 30 - 64 - 8], *passage[:8])
+    assert later.answer == task.answer
 
 
 @pytest.mark.parametrize(
@@ -80,3 +83,5 @@ def test_a_passkey_that_cannot_be_built_is_refused(wrong: dict[str, float], mess
 def test_a_passage_no_longer_than_its_lead_in_is_refused() -> None:
     with pytest.raises(ConfigError, match="lead_in=8"):
         copy_task([1] * 8, FILLER, tokens=100)
+    with pytest.raises(ConfigError, match="before=90 must be"):
+        copy_task([1] * 20, FILLER, tokens=100, before=90)
