@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,12 +17,12 @@ from sparda_core.bench.parts import PartStore, to_plain
 from sparda_core.bench.plot_timelines import plot_timelines
 from sparda_core.bench.plots import plot_comparison, require_matplotlib
 from sparda_core.bench.predicted import predict_gpus
-from sparda_core.bench.provenance import provenance
+from sparda_core.bench.provenance import busy_cores, provenance
 from sparda_core.bench.report import CompareReport
 from sparda_core.bench.text import Reading, read
 from sparda_core.bench.timelines import timeline_from_plain
 from sparda_core.bench.timing import choose_link, record_timelines, time_contender
-from sparda_core.bench.workbench import FILLER_TOKENS, Progress, Workbench
+from sparda_core.bench.workbench import BUSY_SHARE, FILLER_TOKENS, Progress, Workbench
 from sparda_core.errors import ConfigError
 from sparda_core.files import make_folder
 from sparda_core.models.load import load_model
@@ -35,8 +34,6 @@ from sparda_core.trace import TraceSource, write_trace
 
 #: Steps behind the step time of a contender that does not lead, and of the leader over the unlimited link; rounds.
 OTHER_STEPS, UNLIMITED_STEPS, SHORT_ROUNDS = 12, 24, 3
-#: Share of the cores that may be busy with other things before the report warns.
-BUSY_SHARE = 0.5
 
 
 def run_compare(config: CompareConfig, *, progress: Progress | None = None) -> CompareReport:
@@ -62,7 +59,9 @@ def compare_model(config: CompareConfig, decoder: Any, encoder: Any, *, progress
         encoder, path=config.text, limit=config.token_limit, context=decoder.shape.context,
         least=config.wanted_tokens, filler_tokens=FILLER_TOKENS,
     )  # fmt: skip
-    bench = Workbench(config=config, decoder=decoder, encoder=encoder, reading=reading, progress=progress)
+    bench = Workbench(
+        config=config, decoder=decoder, encoder=encoder, reading=reading, progress=progress, busy=busy_cores()
+    )
     longest = max(len(reading.tokens), *(len(task.tokens) for task in bench.tasks))
     blocks = config.spec.block_count(longest)
     every = contenders(config, decoder.shape, blocks=blocks, has_forecast=decoder.has_forecast)
@@ -82,10 +81,9 @@ class _Comparison:
         self._recording = self._out / "query-selections.npz"
         self._profile_path = self._out / "cpu-profile.toml"
         self._seconds: dict[str, float] = {}
-        self._load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         self._provenance = provenance() | {
             "threads": bench.config.threads or compute_threads(), "reading_threads": bench.reading_threads,
-            "load_at_start": self._load,
+            "busy_cores_at_start": bench.busy,
         }  # fmt: skip
 
     @property
@@ -187,9 +185,9 @@ class _Comparison:
             notes.append(
                 "selector 'forecast' was left out: the model has no Forecast weights; make some with `sparda train`"
             )
-        load, cores = self._load, self._provenance["machine"]["cores"]
-        if load is not None and load > BUSY_SHARE * cores:
-            notes.append(f"other programs were running ({load:.1f} busy on {cores} cores): read times with care")
+        busy, cores = self._bench.busy, self._provenance["machine"]["cores"]
+        if busy is not None and busy > BUSY_SHARE * cores:
+            notes.append(f"other programs kept {busy:.1f} of {cores} cores busy: read times with care")
         return notes
 
     def _leave(self, report: CompareReport) -> CompareReport:

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,25 @@ def machine() -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def busy_cores(sample_s: float = 0.5) -> float | None:
+    """Cores that other programs keep busy just now; this one sleeps meanwhile. None where the system does not say."""
+    before = _processor_time()
+    time.sleep(sample_s)
+    after = _processor_time()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1]) * (os.cpu_count() or 1)
+
+
+def _processor_time() -> tuple[int, int] | None:
+    """Busy and total time of all processors, in the system's ticks."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    ticks = [int(part) for part in stat.read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # the fourth is idle, the fifth waits for a disk
 
 
 def commit() -> str | None:

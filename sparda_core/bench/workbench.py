@@ -18,6 +18,7 @@ from sparda_core.compose import compose
 from sparda_core.evaluate.passages import Passage, answer_of, windows_of
 from sparda_core.evaluate.quality import dense_logits
 from sparda_core.evaluate.tasks import Encoder, Task, copy_task, passkey_task
+from sparda_core.runtimes.session_options import compute_threads
 from sparda_core.runtimes.snapshot import RowSnapshot
 
 #: Other text that tasks are made of. The passage to be copied is its end, which lies in prose that cannot be guessed:
@@ -30,19 +31,25 @@ PASSKEY_DEPTH = 0.3
 TASK_TOKENS = 3072
 #: Prompt queries kept in snapshots, for selectors that calibrate on them.
 KEPT_QUERIES = 512
+#: Share of the cores that other programs may keep busy before it matters.
+BUSY_SHARE = 0.25
 
 Progress = Callable[[str, int, int], None]
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Workbench:
-    """Model, reading and what is computed from them once. Prefill is dense, so that all start from one state."""
+    """Model, reading and what is computed from them once. Prefill is dense, so that all start from one state.
+
+    busy  cores that other programs keep busy; None: not known
+    """
 
     config: CompareConfig
     decoder: Any
     encoder: Encoder
     reading: Reading
     progress: Progress
+    busy: float | None = None
     _dense: list[torch.Tensor] = attrs.field(factory=list, init=False)
 
     @functools.cached_property
@@ -86,8 +93,14 @@ class Workbench:
 
     @property
     def reading_threads(self) -> int:
-        """Threads where nothing is timed and no copy lane runs: every core, unless configured."""
-        return self.config.threads or len(os.sched_getaffinity(0))
+        """Threads where nothing is timed and no copy lane runs: every core, unless configured.
+
+        Threads that wait for one another on a busy machine take several times as long as one alone.
+        """
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if self.config.threads is None and (self.busy or 0) > BUSY_SHARE * cores:
+            return compute_threads()
+        return self.config.threads or cores
 
     def timed_from(self, steps: int) -> tuple[Start, tuple[int, ...]]:
         """Where step times are measured: the document's last steps, after `warmup` others; and the tokens fed."""
