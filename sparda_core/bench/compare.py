@@ -135,7 +135,7 @@ class _Comparison:
         timed = [c for c in self._every if c.timed and not c.replays]
         calibration = Calibration(
             selectors=tuple(SELECTORS.make(c.selector, **c.options) for c in timed), contexts=(last // 2, last),
-            spec=bench.config.spec, steps=4,
+            spec=bench.config.spec, steps=4, warmup=1,
         )  # fmt: skip
         profile = calibrate_cpu(
             bench.decoder, tokens, calibration, threads=bench.config.threads, snapshot=bench.document,

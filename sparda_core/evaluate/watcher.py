@@ -51,14 +51,18 @@ class Watcher:
         ids = view.selection.detach().cpu().numpy().astype(np.int32)
         self._chosen[view.layer] = ids
         positions = view.positions.cpu().numpy()
+        continued, before = [], []
         for at, row in enumerate(view.rows):
-            if row not in self._rows or positions[at, 0] < 0:
+            position = int(positions[at, 0])
+            if row not in self._rows or position < 0:
                 continue
-            mine, position = ids[at : at + 1].copy(), int(positions[at, 0])
             seen = self.taken.setdefault((view.layer, row), {})
             if position - 1 in seen:
-                self._churn.add(mine, seen[position - 1], positions[at : at + 1])
-            seen[position] = mine
+                continued.append(at)
+                before.append(seen[position - 1])
+            seen[position] = ids[at : at + 1].copy()
+        if continued:
+            self._churn.add(ids[continued], np.concatenate(before), positions[continued])
 
     def saw_layer(self, view: LayerView) -> None:
         """A layer about to attend, with its own query: run the references that are judging."""

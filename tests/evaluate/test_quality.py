@@ -132,3 +132,15 @@ def test_passages_that_cannot_be_continued_are_refused(snapshot: RowSnapshot, mo
         windows_of(snapshot, TOKENS, windows=9, steps=40)
     with pytest.raises(ConfigError, match="need a document"):
         run(model, Query(), [answer_of(snapshot, "t", TOKENS[:9], (1,))], [torch.zeros(1, 97)])
+
+
+def test_churn_of_a_run_is_that_of_its_selections_one_after_another(model: Any, passages: Any, dense: Any) -> None:
+    got = run(model, Query(), passages, dense)
+    fresh = selected = 0
+    for step in range(1, 30):
+        if step % 10:  # each window of ten starts anew
+            pair = (got.selections[at].reshape(-1, 6) for at in (step, step - 1))
+            for now, last in zip(*pair, strict=True):
+                fresh, selected = fresh + len(set(now) - set(last)), selected + len(now)
+    assert got.quality.churn.count == selected
+    assert got.quality.churn.all == pytest.approx(fresh / selected)
