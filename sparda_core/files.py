@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write `path` (text as UTF-8) in one step; whoever reads it sees the old file or the new one, never a part.
+def target_of(path: Path) -> Path:
+    """The ordinary file that `path` means, links followed; it need not exist yet.
 
-    raises  OSError when the folder is missing or there is no room or no permission; nothing is left then.
+    raises  OSError where something else is in its place: a folder, a device, a pipe. Moving a file
+            onto one of these would remove it, and a superuser can do that to /dev/null.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file", str(path))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "is not an ordinary file; name another", str(path))
+    return target
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A fresh, empty file beside `path`, to be written; it takes the place of `path` once the block ends well.
+
+    Whoever reads `path` sees the old file or the new one, never a part; after a failure nothing is left.
+    raises  OSError when the folder is missing, there is no room or no permission, or `path` is no file.
+    """
+    target = target_of(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as wrong:  # it names the file beside, which nobody asked for
+        raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong
+    os.close(handle)
     part = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        yield part
         part.chmod(0o644)
-        part.replace(path)
+        part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `path` (text as UTF-8) in one step; raises OSError like `whole_file`."""
+    with whole_file(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def check_place(path: Path) -> None:
+    """See that a file can be written at `path` before any work is done for it; raises OSError."""
+    target = target_of(path)
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            return
+    except OSError as wrong:
+        raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong
 
 
 def make_folder(path: Path) -> Path:

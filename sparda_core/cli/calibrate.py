@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from sparda_core.cli.methods import found
 from sparda_core.cli.options import POSITIVE, add_json, add_model, add_spec, add_text, spec_of
-from sparda_core.cli.running import check_place, load, progress, read_document
+from sparda_core.cli.running import load, progress, read_document
 from sparda_core.cli.screen import seconds, show_json, show_table
 from sparda_core.errors import ConfigError
+from sparda_core.files import check_place
 from sparda_core.registry import SELECTORS
 from sparda_core.shapes import BlockSpec
 

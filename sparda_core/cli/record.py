@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparda_core.cli.options import POSITIVE, add_combination, add_json, add_model, add_spec, add_text
-from sparda_core.cli.running import Report, check_place, combine, load, progress, read_document
+from sparda_core.cli.running import Report, combine, load, progress, read_document
 from sparda_core.cli.screen import show_json, size
 from sparda_core.errors import ConfigError
+from sparda_core.files import check_place
 from sparda_core.shapes import BlockSpec
 
 if TYPE_CHECKING:

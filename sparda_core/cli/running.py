@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,14 +99,6 @@ def read_document(args: argparse.Namespace, model: Model, *, least: int, filler:
         tokenizer_of(model), path=args.text, limit=args.max_tokens or whole, context=model.shape.context, least=least,
         filler_tokens=filler,
     )  # fmt: skip
-
-
-def check_place(path: Path) -> None:
-    """See that a file can be written at `path` before any work is done for it; raises OSError."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file", str(path))
-    with tempfile.TemporaryFile(dir=path.parent):
-        return
 
 
 @contextlib.contextmanager

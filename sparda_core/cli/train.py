@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparda_core.cli.parser import Parser
-from sparda_core.cli.running import check_place
+from sparda_core.files import check_place
 
 #: Options whose help the trainer leaves to us, with their units.
 HELP = {

@@ -6,9 +6,7 @@ Random draws depend on the seed and the step alone (train.draw), so the step cou
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 
 from sparda_core.distill.config import TrainConfig
 from sparda_core.errors import ConfigError
+from sparda_core.files import whole_file
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -66,19 +65,12 @@ def identity(config: TrainConfig, ids_N: torch.Tensor) -> dict[str, Any]:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write beside `path`, then rename; raises ConfigError when there is no room or permission."""
-    part: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        part = Path(name)
-        with os.fdopen(handle, "wb") as file:
+        with whole_file(path) as part, part.open("wb") as file:
             torch.save(attrs.asdict(checkpoint, recurse=False), file)
-        part.replace(path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         raise ConfigError(f"checkpoint={str(path)!r} cannot be written ({error}); choose another folder") from error
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path, config: TrainConfig, ids_N: torch.Tensor) -> Checkpoint:

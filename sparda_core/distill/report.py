@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +18,7 @@ from sparda_core import __version__
 from sparda_core.distill.recall import RecallConfig, RecallTable
 from sparda_core.distill.train import TrainResult
 from sparda_core.errors import ConfigError
+from sparda_core.files import write_whole
 from sparda_core.models.forecast_weights import ForecastWeights
 
 
@@ -95,17 +95,8 @@ def write_report(
             for method, rows in table.by_layer.items()
         },
     }
-    part: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        part = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=1) + "\n")
-        part.chmod(0o644)
-        part.replace(path)
+        write_whole(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(f"results={str(path)!r} cannot be written ({error}); choose another folder") from error
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from sparda_core.errors import WeightsError
+from sparda_core.files import whole_file
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -38,14 +37,8 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     raises  OSError when there is no room or no permission; then nothing of it is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    part = Path(name)
     try:
-        save_file({key: value.contiguous() for key, value in tensors.items()}, part, metadata=dict(metadata))
-        part.chmod(0o644)
-        part.replace(path)
+        with whole_file(path) as part:
+            save_file({key: value.contiguous() for key, value in tensors.items()}, part, metadata=dict(metadata))
     except SafetensorError as error:
         raise OSError(f"{path}: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)

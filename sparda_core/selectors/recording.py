@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.facts import StepFacts
+from sparda_core.files import whole_file
 from sparda_core.selection import NO_BLOCK, Selection
 from sparda_core.shapes import BlockSpec, ModelShape
 
@@ -98,15 +98,8 @@ class Recording:
         arrays = {"selections": self.selections, "positions": self.positions, "meta": _as_bytes(self._meta())}
         if self.facts:
             arrays["facts"] = _as_bytes([json.loads(fact.to_json()) for fact in self.facts])
-        target = Path(path)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with whole_file(Path(path)) as part, part.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     def _meta(self) -> dict[str, Any]:
         return {

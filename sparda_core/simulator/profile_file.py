@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
-import tempfile
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -15,6 +13,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ProfileError, UnknownNameError
+from sparda_core.files import write_whole
 from sparda_core.simulator.cpu import CpuProfile
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.lint import lint
@@ -70,14 +69,7 @@ def save_profile(profile: Profile, path: str | Path) -> Path:
         raise ProfileError(f"profile path {str(target)!r} must end in .toml")
     text = profile_toml(profile)
     parse_profile(text, where=str(target))
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(target, text)
     return target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import attrs
@@ -134,7 +133,7 @@ def test_saving_over_a_profile_leaves_the_old_one_when_it_fails(
     def full(*_: object, **__: object) -> object:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(os, "fdopen", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="no space"):
         save_profile(load_profile("h100-sxm"), path)
     assert path.read_text(encoding="utf-8") == before

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sparda_core.files import check_place, whole_file, write_whole
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """Something that is neither a file nor a folder, as /dev/null is."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    return path
+
+
+def test_what_is_no_file_is_refused_and_stays_what_it_was(pipe: Path) -> None:
+    for place in (check_place, lambda path: write_whole(path, "text")):
+        with pytest.raises(OSError, match="is not an ordinary file"):
+            place(pipe)
+    assert pipe.is_fifo()
+    assert list(pipe.parent.iterdir()) == [pipe]
+
+
+def test_a_folder_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as refused:
+        write_whole(tmp_path, "text")
+    assert refused.value.filename == str(tmp_path)
+
+
+def test_a_missing_folder_is_told_by_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    wanted = tmp_path / "absent" / "a.json"
+    for place in (check_place, lambda path: write_whole(path, "text")):
+        with pytest.raises(FileNotFoundError) as refused:
+            place(wanted)
+        assert refused.value.filename == str(wanted)
+
+
+def test_a_link_stays_and_the_file_it_names_is_written(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "far" / "a.txt")
+    write_whole(link, "text")
+    assert link.is_symlink()
+    assert (tmp_path / "far" / "a.txt").read_text() == "text"
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_whole(path, "old")
+
+    def interrupted() -> None:
+        with whole_file(path) as part:
+            part.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_writer_of_the_package_goes_through_here() -> None:
+    package = Path(__file__).parents[2] / "sparda_core"
+    own = [path for path in package.rglob("*.py") if "mkstemp" in path.read_text(encoding="utf-8")]
+    assert [path.name for path in own] == ["files.py"]
+    assert own[0].parent == package
