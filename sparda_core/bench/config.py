@@ -73,8 +73,8 @@ class CompareConfig:
     device: str = "cpu"
     out: Path = attrs.field(default=Path("sparda-results"), converter=Path)
     seed: int = attrs.field(default=0, validator=_at_least(0))
-    windows: int = attrs.field(default=6, validator=_at_least(1))
-    steps: int = attrs.field(default=32, validator=_at_least(1))
+    windows: int = attrs.field(default=8, validator=_at_least(1))
+    steps: int = attrs.field(default=18, validator=_at_least(1))
     task_tokens: int | None = attrs.field(default=None, validator=_at_least(128, optional=True))
     timed_steps: int = attrs.field(default=64, validator=_at_least(1))
     rounds: int = attrs.field(default=4, validator=_at_least(1))
