@@ -10,7 +10,7 @@ import pytest
 from sparda_core.bench.config import CompareConfig
 from sparda_core.cli import compare
 
-NAMES = {"quality_steps": "steps", "timed_steps": "timed_steps", "rounds": "rounds", "windows": "windows", "seed": "seed"}
+NAMES = {"quality_steps": "steps"} | {name: name for name in ("timed_steps", "rounds", "windows", "seed")}
 
 
 @pytest.mark.parametrize(("option", "field"), NAMES.items())
