@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.files import parse_json
 from sparda_core.shapes import BlockSpec, ModelShape
 
 IntArray = npt.NDArray[np.int64]
@@ -89,8 +90,8 @@ class StepFacts:
     def from_json(cls, text: str) -> StepFacts:
         """Read and validate facts; raises RecordingError when they are malformed."""
         try:
-            return cls(**json.loads(text))
-        except (TypeError, ValueError) as wrong:
+            return cls(**parse_json(text))
+        except (OverflowError, TypeError, ValueError) as wrong:
             raise RecordingError(f"facts are malformed: {wrong}") from wrong
 
 
