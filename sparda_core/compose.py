@@ -9,7 +9,6 @@ Given a ModelShape in place of a model, everything but running works, and torch 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from sparda_core.plan import StepPlan
 from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.spans import Timeline
 from sparda_core.work import WorkContext
 
@@ -120,8 +119,7 @@ class Combination:
         """
         if warmup < 0 or len(tokens) <= warmup:
             raise ConfigError(f"tokens has {len(tokens)} ids, which must exceed warmup={warmup}")
-        if batch < 1:
-            raise ConfigError(f"batch={batch} must be >= 1")
+        check_integer("batch", batch, 1)
         step_s, facts, timelines = [], [], []
         with self.open(timeline=timeline) as session:
             _fill(session, start, batch)
@@ -183,10 +181,15 @@ def compose(
     session_options    those of SessionOptions: link_bytes_per_s, threads, page_blocks, ...
     raises             UnknownNameError, CombinationError, ConfigError, before anything is allocated
     """
-    shape = model if isinstance(model, ModelShape) else model.shape
+    shape = model if isinstance(model, ModelShape) else getattr(model, "shape", None)
+    if not isinstance(shape, ModelShape):
+        raise ConfigError(f"model={model!r} is neither a loaded model nor a ModelShape; load one with load_model")
     chosen = SELECTORS.make(selector, **(selector_options or {})) if isinstance(selector, str) else selector
     where = RUNTIMES.make(runtime, **(runtime_options or {})) if isinstance(runtime, str) else runtime
     cut = BlockSpec() if spec is None else spec
+    for name, part, kind in (("selector", chosen, Selector), ("runtime", where, Runtime), ("spec", cut, BlockSpec)):
+        if not isinstance(part, kind):
+            raise ConfigError(f"{name}={part!r} must be a {kind.__name__}" + " or a name" * (kind is not BlockSpec))
     where.check(chosen, shape, cut)
     return Combination(
         model=None if model is shape else model, shape=shape, selector=chosen, runtime=where, spec=cut,
@@ -207,8 +210,7 @@ def _fill(session: CpuSession, start: Any, batch: int) -> None:
 def _check_length(prompt: int, new: int, shape: ModelShape) -> None:
     if not prompt:
         raise ConfigError("prompt is empty; give at least one token")
-    if new < 1 or not math.isfinite(new):
-        raise ConfigError(f"max_new_tokens={new} must be >= 1")
+    check_integer("max_new_tokens", new, 1)
     if prompt + new > shape.context:
         raise ConfigError(
             f"prompt of {prompt} tokens + max_new_tokens={new} exceeds the model's context of {shape.context}: "

@@ -9,7 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import ConfigError, RecordingError
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.files import parse_json
+from sparda_core.shapes import BlockSpec, ModelShape, check_integer
+
+#: Most counts (layer, row, KV head) of one step: as many as take a second to go through.
+_MOST_COUNTS = 10**8
 
 IntArray = npt.NDArray[np.int64]
 _same = attrs.cmp_using(eq=np.array_equal)
@@ -89,8 +93,8 @@ class StepFacts:
     def from_json(cls, text: str) -> StepFacts:
         """Read and validate facts; raises RecordingError when they are malformed."""
         try:
-            return cls(**json.loads(text))
-        except (TypeError, ValueError) as wrong:
+            return cls(**parse_json(text))
+        except (OverflowError, TypeError, ValueError) as wrong:
             raise RecordingError(f"facts are malformed: {wrong}") from wrong
 
 
@@ -106,8 +110,10 @@ def steady_facts(
     """
     if not 0 <= churn <= 1:
         raise ConfigError(f"churn={churn} must be in [0, 1]")
-    if batch < 1 or context < 1:
-        raise ConfigError(f"batch={batch} and context={context} must be >= 1")
+    check_integer("batch", batch, 1)
+    check_integer("context", context, 1)
+    if shape.layers * batch * shape.kv_heads > _MOST_COUNTS:
+        raise ConfigError(f"batch={batch} must be <= {_MOST_COUNTS // (shape.layers * shape.kv_heads)} for this shape")
     selected = min(spec.budget, spec.block_count(context))
     size = (shape.layers, batch, shape.kv_heads)
     edges = np.floor(np.arange(np.prod(size) + 1) * (churn * selected) + 1e-9)

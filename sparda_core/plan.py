@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import PlanError
+from sparda_core.files import parse_json
 
 #: `Op.layer` of an operation that belongs to the whole model (embedding, head).
 WHOLE_MODEL = -1
@@ -142,7 +143,7 @@ class StepPlan:
     def from_json(cls, text: str) -> StepPlan:
         """Read and validate a plan; raises PlanError when it is malformed."""
         try:
-            raw = json.loads(text)
+            raw = parse_json(text)
             ops = [
                 Op(
                     kind=str(op["kind"]), layer=int(op["layer"]), source=int(op["source"]),
@@ -151,7 +152,7 @@ class StepPlan:
                 for op in raw.pop("ops")
             ]  # fmt: skip
             return cls(ops=ops, **{**raw, "phase": Phase(raw["phase"])})
-        except (KeyError, TypeError, ValueError) as wrong:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as wrong:
             if isinstance(wrong, PlanError):
                 raise
             raise PlanError(f"plan file is malformed: {wrong!r}") from wrong

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.errors import ConfigError, SpardaError, UnknownNameError
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
 
@@ -52,12 +52,15 @@ class Registry(Generic[T]):
             )
         try:
             loaded: Callable[..., T] = points[0].load()
-        except (ImportError, AttributeError) as wrong:
-            raise ConfigError(f"{self._what}={name!r} ({points[0].value}) cannot be imported: {wrong}") from wrong
+        except (Exception, SystemExit) as wrong:  # importing runs a third party's code
+            why = str(wrong) if isinstance(wrong, ImportError) else f"{type(wrong).__name__}: {wrong}"
+            raise ConfigError(f"{self._what}={name!r} ({points[0].value}) cannot be imported: {why}") from wrong
+        if not callable(loaded):
+            raise ConfigError(f"{self._what}={name!r} ({points[0].value}) is no class or function: {loaded!r}")
         return loaded
 
-    def make(self, name: str, **options: Any) -> T:
-        """Build one; raises ConfigError for an option the factory does not take."""
+    def make(self, name: str, /, **options: Any) -> T:
+        """Build one; raises ConfigError for an option that the factory does not take, or that it fails on."""
         factory = self.factory(name)
         signature = inspect.signature(factory)
         try:
@@ -65,7 +68,12 @@ class Registry(Generic[T]):
         except TypeError as wrong:
             known = ", ".join(signature.parameters) or "none"
             raise ConfigError(f"{self._what}={name!r}: {wrong}; its options: {known}") from wrong
-        made = factory(**options)
+        try:
+            made = factory(**options)
+        except (SpardaError, OSError):
+            raise
+        except Exception as wrong:  # whatever a third party's code raises
+            raise ConfigError(f"{self._what}={name!r} cannot be made: {type(wrong).__name__}: {wrong}") from wrong
         if not isinstance(made, self._base):
             raise ConfigError(f"{self._what}={name!r} made a {type(made).__name__}, not a {self._base.__name__}")
         return made

@@ -17,7 +17,7 @@ from sparda_core.errors import CombinationError, ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import StepPlan
 from sparda_core.selector import Granularity, Selector
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.spans import Timeline
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ class Runtime(abc.ABC):
             self._check_pool(selector, shape, spec)
 
     def _check_pool(self, selector: Selector, shape: ModelShape, spec: BlockSpec) -> None:
+        for name, value in (("slots", self.slots), ("resident_layers", self.resident_layers)):
+            if value is not None:
+                check_integer(name, value, 0)
         if self.slot_count(spec) < spec.budget:
             raise ConfigError(f"slots={self.slots} must be >= budget={spec.budget}: every selected block needs a slot")
         if self.policy not in ("last-selection", "lru"):

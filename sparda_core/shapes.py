@@ -8,11 +8,21 @@ import attrs
 
 from sparda_core.errors import ConfigError, UnknownNameError
 
+#: Sizes and counts stay below this: block ids are 32-bit numbers.
+LIMIT = 2**31
+
+
+def check_integer(name: str, value: object, bound: int) -> None:
+    """Raise ConfigError unless `value` is an integer >= bound and below LIMIT."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < bound:
+        raise ConfigError(f"{name}={value!r} must be an integer >= {bound}")
+    if value >= LIMIT:
+        raise ConfigError(f"{name}={value} must be < 2**31")
+
 
 def _at_least(bound: int) -> Any:
     def check(instance: object, attribute: attrs.Attribute[Any], value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < bound:
-            raise ConfigError(f"{attribute.name}={value!r} must be an integer >= {bound}")
+        check_integer(attribute.name, value, bound)
 
     return check
 

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from sparda_core.files import make_folder, write_whole
+from sparda_core.files import make_folder, parse_json, write_whole
 
 
 def to_plain(value: Any) -> Any:
@@ -53,7 +53,7 @@ class PartStore:
     def find(self, name: str) -> Any | None:
         """The stored result, or None where this part has not been finished with this key."""
         try:
-            found = json.loads(self._path(name).read_text(encoding="utf-8"))
+            found = parse_json(self._path(name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError:

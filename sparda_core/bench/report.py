@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import attrs
 
 from sparda_core.bench.parts import write_json
 from sparda_core.errors import RecordingError
+from sparda_core.files import parse_json
 
 #: Raised by one whenever a reader of older reports could misread a newer one.
 FORMAT = 1
@@ -53,7 +53,7 @@ class CompareReport:
     def load(cls, path: Path) -> CompareReport:
         """Read what `save` wrote; raises RecordingError for anything else."""
         try:
-            plain = json.loads(path.read_text(encoding="utf-8"))
+            plain = parse_json(path.read_text(encoding="utf-8"))
             if plain.get("format") != FORMAT:
                 raise RecordingError(f"{path}: format={plain.get('format')!r} must be {FORMAT}")
             return cls(**plain)

@@ -62,7 +62,7 @@ def read(
     if taken < least:
         raise ConfigError(
             f"text={document.name!r} gives {taken} tokens, but the measurements need {least}: "
-            "use a longer text, or lower windows, steps or timed_steps"
+            "use a longer text, or ask for less"
         )
     others = sorted((d for d in held_out if d.name != document.name), key=lambda d: not d.name.startswith("help:"))
     filler: list[int] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparda_core.cli.compare_tables import show_report
-from sparda_core.cli.options import POSITIVE, add_json, add_link, add_model, add_pool, add_spec, add_text, spec_of
+from sparda_core.cli.options import POSITIVE, SEED, add_json, add_link, add_model, add_pool, add_spec, add_text, spec_of
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompt length of passkey and copy (default: as the document, at most 3,072)",
     )  # fmt: skip
     measuring.add_argument(
-        "--seed", type=number(int, least=0), default=0, metavar="N", help="of the passkey and of `random`"
+        "--seed", type=SEED, default=0, metavar="N", help="of the passkey and of `random`"
     )
     add_json(parser)
 

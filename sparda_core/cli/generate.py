@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparda_core.cli.options import (
     POSITIVE,
+    SEED,
     add_combination,
     add_json,
     add_link,
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top-p", type=number(float, least=0, most=1), default=1.0, metavar="SHARE",
         help="draw from the likeliest tokens that make up this probability",
     )  # fmt: skip
-    sampling.add_argument("--seed", type=number(int, least=0), default=0, metavar="N", help="of the draws")
+    sampling.add_argument("--seed", type=SEED, default=0, metavar="N", help="of the draws")
     add_combination(parser, selector="forecast", runtime="offload-prefetch")
     parser.add_argument(
         "--prefill", choices=("dense", "selector"), default="dense",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, cast
 
 from sparda_core import __version__
@@ -50,6 +52,7 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; `argv` without the program's name, else the process's own. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -66,6 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _open_streams() -> None:
+    """Let every command write: to nowhere where a stream is closed, and `?` for a character that it cannot show."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
 def explain(wrong: BaseException) -> tuple[int, str]:
     """Exit code, and the one line that says what happened."""
     if isinstance(wrong, KeyboardInterrupt):
@@ -75,6 +88,8 @@ def explain(wrong: BaseException) -> tuple[int, str]:
     elif isinstance(wrong, OSError):
         place = f"{wrong.filename}: " if wrong.filename is not None else ""
         text = f"{place}{wrong.strerror or wrong}"
+    elif _out_of_memory(wrong):
+        text = f"this machine's memory is too small for it: {wrong}".removesuffix(": ")
     elif isinstance(wrong, ModuleNotFoundError) and (wrong.name or "").partition(".")[0] in EXTRAS:
         name = str(wrong.name).partition(".")[0]
         text = f"this needs the package {name}, which is not installed; run `pip install 'sparda[{EXTRAS[name]}]'`"
@@ -82,6 +97,13 @@ def explain(wrong: BaseException) -> tuple[int, str]:
         text = " ".join(f"{type(wrong).__name__}: {wrong}".split())
         return DEFECT, f"internal error: {text}; run again with --debug to see where"
     return BAD_INPUT, f"error: {' '.join(text.split())}"
+
+
+def _out_of_memory(wrong: BaseException) -> bool:
+    # torch has no class of its own for a CPU's memory; its allocator is named in the text.
+    words = ("DefaultCPUAllocator", "CUDA out of memory")
+    torch_says = isinstance(wrong, RuntimeError) and any(word in str(wrong) for word in words)
+    return torch_says or isinstance(wrong, MemoryError)
 
 
 def _run(words: list[str]) -> int:

@@ -12,6 +12,7 @@ from sparda_core.shapes import SHAPES, BlockSpec
 
 POSITIVE = number(int, least=1)
 NOT_NEGATIVE = number(int, least=0)
+SEED = number(int, least=0, most=2**63 - 1)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +121,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="Forecast weights, as `sparda train` writes them (default: those shipped with smollm2)",
     )  # fmt: skip
     group.add_argument(
-        "--threads", type=POSITIVE, metavar="CORES",
+        "--threads", type=number(int, least=1, most=4096), metavar="CORES",
         help="cores of the compute lane (default: all but one, which the copy lane keeps)",
     )  # fmt: skip
 

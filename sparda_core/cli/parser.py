@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -56,7 +57,7 @@ def number(kind: type[int | float], *, least: float, most: float | None = None) 
             value = kind(text)
         except ValueError:
             raise refusal from None
-        if not value >= least or (most is not None and value > most):
+        if not value >= least or value == math.inf or (most is not None and value > most):
             raise refusal
         return value
 

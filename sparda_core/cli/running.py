@@ -79,10 +79,12 @@ def fit_tokens(ids: list[int], *, room: int, context: int, most: int | None) -> 
     cut = ids if most is None else ids[:most]
     if not cut:
         raise ConfigError("the text has no tokens; give a longer one")
+    if room >= context:
+        raise ConfigError(f"{room} tokens to come leave no room for a text in the model's context of {context} tokens")
     if len(cut) + room > context:
         raise ConfigError(
             f"text of {len(cut)} tokens + {room} to come exceeds the model's context of {context} tokens: "
-            f"cut it with --max-tokens {max(1, context - room)}"
+            f"cut it with --max-tokens {context - room}"
         )
     return cut
 

@@ -30,6 +30,7 @@ from sparda_core.models.forecast_weights import ForecastWeights, save_forecast
 from sparda_core.models.load import load_model
 from sparda_core.models.model import Model
 from sparda_core.models.tokenizer import Tokenizer
+from sparda_core.runtimes.session_options import MOST_THREADS
 from sparda_core.shapes import BlockSpec
 
 _RECORDED = (
@@ -68,7 +69,11 @@ def run(args: argparse.Namespace) -> int:
     spec = BlockSpec(sink=args.sink, local=args.local)
     names = ("steps", "window", "positions", "first_position", "lr", "seed", "init")
     config = TrainConfig(spec=spec, **{name: getattr(args, name) for name in names})
+    if args.recall_window:
+        _recall_config(args)  # refused now rather than after hours of training
     if args.threads is not None:
+        if not 1 <= args.threads <= MOST_THREADS:
+            raise ConfigError(f"threads={args.threads} must be between 1 and {MOST_THREADS}")
         torch.set_num_threads(args.threads)
     console = Console(stderr=True)
     model = load_model(args.model, dtype=_DTYPES[args.dtype], device=args.device)
@@ -161,11 +166,15 @@ def _metadata(
     }
 
 
+def _recall_config(args: argparse.Namespace) -> RecallConfig:
+    spec = BlockSpec(sink=args.sink, local=args.local)
+    return RecallConfig(spec=spec, window=args.recall_window, first=args.recall_window // 2)
+
+
 def _recall(
     model: Model, forecast: ForecastWeights, result: TrainResult, args: argparse.Namespace, console: Console
 ) -> None:
-    spec = BlockSpec(sink=args.sink, local=args.local)
-    config = RecallConfig(spec=spec, window=args.recall_window, first=args.recall_window // 2)
+    config = _recall_config(args)
     windows: dict[str, torch.Tensor] = {}
     for document in held_out_documents():
         ids = _tokenizer(model).encode(document.text)

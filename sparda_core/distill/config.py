@@ -48,6 +48,8 @@ class TrainConfig:
 
     def __attrs_post_init__(self) -> None:
         spec = self.spec
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed={self.seed} must be < 2**63")
         if spec.local < 1:
             raise ConfigError(f"local={spec.local} must be >= 1: a free block must be wholly visible")
         earliest = (spec.sink + spec.local + 2) * spec.block

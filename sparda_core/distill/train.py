@@ -106,9 +106,9 @@ def draw(ids_N: torch.Tensor, step: int, config: TrainConfig) -> tuple[torch.Ten
     """
     count = len(ids_N) // config.window
     turn, at = divmod(step, count)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(config.seed * 1_000_003 + turn))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed((config.seed * 1_000_003 + turn) % 2**63))
     first = int(order[at]) * config.window
-    source = torch.Generator().manual_seed((config.seed + 1) * 7_368_787 + step)
+    source = torch.Generator().manual_seed(((config.seed + 1) * 7_368_787 + step) % 2**63)
     span = config.window - config.first_position
     chosen = torch.randperm(span, generator=source)[: config.positions].sort().values
     return ids_N[first : first + config.window], chosen + config.first_position

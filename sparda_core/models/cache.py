@@ -17,6 +17,7 @@ import attrs
 import torch
 
 from sparda_core.errors import WeightsError
+from sparda_core.files import parse_json
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.files import read_metadata, read_tensors, write_tensors
 from sparda_core.shapes import ModelShape
@@ -61,7 +62,7 @@ def load_cached(source: Path, dtype: torch.dtype) -> CachedModel | None:
         if metadata.get("fingerprint") != _fingerprint(source):
             return None
         tensors, _ = read_tensors(path)
-        fields = json.loads(metadata["config"])
+        fields = parse_json(metadata["config"])
         config = DecoderConfig(**fields | {"shape": ModelShape(**fields["shape"])})
         return CachedModel(config, tensors, metadata["tokenizer"])
     except (WeightsError, KeyError, TypeError, ValueError) as error:

@@ -40,5 +40,5 @@ class DecoderConfig:
     def __attrs_post_init__(self) -> None:
         for name in ("bos_id", "eos_id", "pad_id"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < self.shape.vocab:
-                raise ConfigError(f"{name}={value} must be in [0, vocab={self.shape.vocab})")
+            if value is not None and not (isinstance(value, int) and 0 <= value < self.shape.vocab):
+                raise ConfigError(f"{name}={value!r} must be an integer in [0, vocab={self.shape.vocab})")

@@ -11,8 +11,9 @@ import attrs
 import torch
 
 from sparda_core.errors import WeightsError
+from sparda_core.files import parse_json
 from sparda_core.models.files import read_tensors, write_tensors
-from sparda_core.models.weights import check_shapes
+from sparda_core.models.weights import check_shapes, check_values
 from sparda_core.shapes import ModelShape
 
 OWN_KEY = "model.layers.0.self_attn.q_curr_proj.weight"
@@ -81,9 +82,10 @@ def load_forecast(path: Path, shape: ModelShape) -> ForecastWeights:
     size = (shape.kv_heads * shape.head_dim, shape.hidden)
     expected = {OWN_KEY: size} | {following_key(layer): size for layer in range(shape.layers - 1)}
     check_shapes(tensors, expected, source=source, hint=HINT)
+    check_values({name: tensors[name] for name in expected}, source=source, hint=HINT)
     try:
-        known = json.loads(metadata.get("sparda", "{}"))
-    except ValueError as error:
-        raise WeightsError(f"{source}: its metadata is not JSON ({error}); {HINT}") from error
+        known = dict(parse_json(metadata.get("sparda", "{}")))
+    except (TypeError, ValueError) as error:
+        raise WeightsError(f"{source}: its metadata is no JSON object ({error}); {HINT}") from error
     following = tuple(tensors[following_key(layer)] for layer in range(shape.layers - 1))
     return ForecastWeights(following=following, own=tensors[OWN_KEY], metadata=known)

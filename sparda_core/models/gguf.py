@@ -18,7 +18,8 @@ from gguf.quants import dequantize
 
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.models.config import DecoderConfig
-from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_shapes, layer_key
+from sparda_core.models.gguf_bounds import check_bounds
+from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_layers, check_shapes, expected_shapes, layer_key
 from sparda_core.shapes import ModelShape
 
 _TOP = {"token_embd.weight": EMBED, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
@@ -56,11 +57,15 @@ def read_gguf(path: Path) -> GgufModel:
     """
     source = f"weights={str(path)!r}"
     try:
+        check_bounds(path, source=source, hint=_HINT)
         reader = GGUFReader(path)
         fields = {name: field.contents() for name, field in reader.fields.items()}
+    except WeightsError:
+        raise
     except _UNREADABLE as error:
         raise WeightsError(f"{source} is not a complete GGUF ({error!r}); {_HINT}") from error
     config = _config(fields, source, tied=not any(t.name == "output.weight" for t in reader.tensors))
+    check_layers(config.shape, len(reader.tensors), source=source, hint=_HINT)
     tensors: dict[str, torch.Tensor] = {}
     for entry in reader.tensors:
         name = _checkpoint_name(entry.name)
@@ -113,7 +118,7 @@ def _config(fields: Mapping[str, Any], source: str, *, tied: bool) -> DecoderCon
         )
     except WeightsError:
         raise
-    except ConfigError as error:
+    except (ArithmeticError, ConfigError, TypeError, ValueError) as error:
         raise WeightsError(f"{source}: {error}") from error
 
 
@@ -137,6 +142,8 @@ def unpermute(weight: torch.Tensor, heads: int) -> torch.Tensor:
     A GGUF of this architecture interleaves the two halves of each head (row 2i and 2i + 1 are
     rotated together); rotate-half pairs row i with row i + D/2.
     """
+    if weight.ndim != 2:
+        return weight  # as below
     rows, width = weight.shape
     if rows % (2 * heads):
         return weight  # the shape check names this tensor

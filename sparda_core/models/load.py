@@ -18,6 +18,7 @@ from sparda_core.models.gguf import read_gguf
 from sparda_core.models.model import Model
 from sparda_core.models.safetensors_dir import read_directory
 from sparda_core.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf, tokenizer_from_text
+from sparda_core.models.weights import check_values
 
 SMOLLM2 = "smollm2"
 SMOLLM2_SHAPE = "smollm2-135m"
@@ -70,6 +71,7 @@ def load_model(
     config = attrs.evolve(config, shape=attrs.evolve(config.shape, name=known_as))
     if forecast is None and name == SMOLLM2 and SHIPPED_FORECAST.exists():
         forecast = SHIPPED_FORECAST
+    check_values(tensors, source=f"weights={name!r}", hint="restore the file")
     projections = None if forecast is None else load_forecast(forecast, config.shape)
     placed = {key: tensor.to(device, dtype) for key, tensor in tensors.items()}
     decoder = Decoder(config, placed, forecast=projections, source=f"model={name!r}")
@@ -81,6 +83,8 @@ def _check_device(device: torch.device | str) -> None:
         kind = torch.device(device).type
     except RuntimeError as error:
         raise ConfigError(f"device={str(device)!r} is unknown; use 'cpu' or 'cuda'") from error
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device={str(device)!r} is not supported; use 'cpu' or 'cuda'")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={str(device)!r} needs a GPU that PyTorch can use, and finds none; use 'cpu'")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.files import parse_json
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.files import read_tensors
-from sparda_core.models.weights import check_shapes, expected_shapes
+from sparda_core.models.weights import check_layers, check_shapes, expected_shapes
 from sparda_core.shapes import ModelShape
 
 _HINT = "use a complete Llama checkpoint"
@@ -25,18 +25,19 @@ def read_directory(path: Path) -> tuple[DecoderConfig, dict[str, torch.Tensor]]:
     """
     source = f"weights={str(path)!r}"
     config = _config(_json(path / "config.json"), source, name=path.name)
-    expected = expected_shapes(config.shape)
-    tensors: dict[str, torch.Tensor] = {}
+    found: dict[str, torch.Tensor] = {}
     for file in _files(path):
-        found, _ = read_tensors(file)
-        tensors |= {name: tensor for name, tensor in found.items() if name in expected}
+        found |= read_tensors(file)[0]
+    check_layers(config.shape, len(found), source=source, hint=_HINT)
+    expected = expected_shapes(config.shape)
+    tensors = {name: tensor for name, tensor in found.items() if name in expected}
     check_shapes(tensors, expected, source=source, hint=_HINT)
     return config, tensors
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise WeightsError(f"{str(path)!r} cannot be read ({error}); {_HINT}") from error
     if not isinstance(content, dict):
@@ -51,8 +52,8 @@ def _files(path: Path) -> list[Path]:
     if not index.exists():
         raise WeightsError(f"{str(path)!r} has neither {whole.name} nor {index.name}; {_HINT}")
     parts = _json(index).get("weight_map")
-    if not isinstance(parts, dict):
-        raise WeightsError(f"{str(index)!r} has no weight_map; {_HINT}")
+    if not isinstance(parts, dict) or not all(isinstance(name, str) and name for name in parts.values()):
+        raise WeightsError(f"{str(index)!r} has no weight_map from tensors to files; {_HINT}")
     names = sorted(set(parts.values()))
     outside = [name for name in names if Path(name).name != name]
     if outside:
@@ -61,7 +62,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def _config(raw: dict[str, Any], source: str, *, name: str) -> DecoderConfig:
-    rope = {"rope_type": "default"} | (raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise WeightsError(f"{source}: rope_parameters={scaling!r} must be an object; {_HINT}")
+    rope = {"rope_type": "default"} | scaling
     plain = {
         "model_type": (raw.get("model_type"), "llama"),
         "hidden_act": (raw.get("hidden_act", "silu"), "silu"),
@@ -95,7 +99,7 @@ def _config(raw: dict[str, Any], source: str, *, name: str) -> DecoderConfig:
         )
     except KeyError as error:
         raise WeightsError(f"{source}: config.json lacks {error}; {_HINT}") from error
-    except (ConfigError, TypeError, ValueError) as error:
+    except (ArithmeticError, ConfigError, TypeError, ValueError) as error:
         raise WeightsError(f"{source}: {error}") from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, WeightsError
 
 
 class Sampler:
@@ -16,14 +16,21 @@ class Sampler:
             raise ConfigError(f"temperature={temperature} must be >= 0")
         if not 0 < top_p <= 1:
             raise ConfigError(f"top_p={top_p} must be in (0, 1]")
+        if not 0 <= seed < 2**63:
+            raise ConfigError(f"seed={seed} must be in [0, 2**63)")
         self._temperature, self._top_p = temperature, top_p
         self._stream = torch.Generator().manual_seed(seed)
 
     def choose(self, logits: torch.Tensor) -> int:
-        """One id from logits [vocab]."""
+        """One id from logits [vocab]; raises WeightsError where they hold NaN, or infinity as the largest."""
+        best = logits.max()
+        if not best.isfinite():
+            raise WeightsError(f"the largest logit is {float(best)}: the model's weights overflow, or are damaged")
         if self._temperature == 0:
             # argmax alone does not say which of equal logits it takes.
-            return int((logits == logits.max()).nonzero()[0])
-        chances, ids = torch.softmax(logits.double() / self._temperature, 0).sort(descending=True, stable=True)
+            return int((logits == best).nonzero()[0])
+        # The largest becomes 0, so that no temperature however low divides it into infinity.
+        scaled = (logits.double() - best) / self._temperature
+        chances, ids = torch.softmax(scaled, 0).sort(descending=True, stable=True)
         kept = chances.cumsum(0) - chances < self._top_p
         return int(ids[torch.multinomial(chances * kept, 1, generator=self._stream)])

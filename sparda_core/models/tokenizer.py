@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from sparda_core.errors import WeightsError
+from sparda_core.errors import ConfigError, WeightsError
 
 _CONTROL = 3  # GGUF's token type for special tokens
 
@@ -26,7 +26,14 @@ class Tokenizer:
         return int(self._inner.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`; special tokens written out in the text are recognised."""
+        """Ids of `text`; special tokens written out in the text are recognised.
+
+        raises  ConfigError for what is no text: bytes that were no UTF-8 when they came from outside
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"the text is not UTF-8 (character {error.start} stands for a stray byte)") from error
         return list(self._inner.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -65,6 +65,23 @@ def check_shapes(
         raise WeightsError(f"{source}: {len(wrong)} tensors have the wrong shape ({_some(wrong)}); {hint}")
 
 
+def check_layers(shape: ModelShape, tensors: int, *, source: str, hint: str) -> None:
+    """Raise WeightsError where a file of so few tensors cannot hold so many layers, before any list of them is made."""
+    if shape.layers > tensors:
+        raise WeightsError(f"{source}: layers={shape.layers}, but there are only {tensors} tensors; {hint}")
+
+
+def check_values(tensors: Mapping[str, torch.Tensor], *, source: str, hint: str) -> None:
+    """Raise WeightsError listing every tensor that holds no floating-point numbers, or NaN or infinity."""
+    wrong = [f"{name} is {t.dtype}" for name, t in tensors.items() if not t.is_floating_point()]
+    if wrong:
+        raise WeightsError(f"{source}: {len(wrong)} tensors hold no floating-point numbers ({_some(wrong)}); {hint}")
+    # The extremes of a tensor are NaN where it holds one: a single pass, without a copy.
+    broken = [name for name, t in tensors.items() if not all(bool(x.isfinite()) for x in t.float().aminmax())]
+    if broken:
+        raise WeightsError(f"{source}: {len(broken)} tensors hold NaN or infinity ({_some(broken)}); {hint}")
+
+
 def _some(items: list[str], limit: int = 8) -> str:
     rest = len(items) - limit
     return ", ".join(items[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -16,6 +16,7 @@ from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
 from sparda_core.runtimes.tiers import Tiers
 from sparda_core.runtimes.views import keys_of
 from sparda_core.selector import BoundSelector
+from sparda_core.shapes import ModelShape
 
 Floats = npt.NDArray[np.floating]
 QueryOf = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,20 +35,38 @@ def take_snapshot(tiers: Tiers, queries: PromptQueries, row: int, tokens: int) -
     return RowSnapshot(tokens=tokens, keys=np.stack(keys), values=np.stack(values), queries=np.stack(kept))
 
 
+def check_snapshot(snapshot: RowSnapshot, shape: ModelShape) -> None:
+    """Raise ConfigError unless the snapshot is of a model of this shape: kernels trust its sizes."""
+    if not isinstance(snapshot, RowSnapshot):
+        raise ConfigError(f"snapshot={snapshot!r} must be what `snapshot` of a session gave")
+    want = (shape.layers, shape.kv_heads, snapshot.tokens, shape.head_dim)
+    seen = np.shape(snapshot.queries)[2] if np.ndim(snapshot.queries) == 4 else 0
+    sizes = {"keys": want, "values": want, "queries": (shape.layers, shape.q_heads, seen, shape.head_dim)}
+    for name, size in sizes.items():
+        array = getattr(snapshot, name)
+        if np.shape(array) != size or not np.issubdtype(array.dtype, np.floating):
+            raise ConfigError(
+                f"snapshot has {name} {getattr(array, 'dtype', '')}{list(np.shape(array))}, this model needs "
+                f"floating-point {list(size)}: take it from this model"
+            )
+
+
 def adopt_row(query_of: QueryOf, tiers: Tiers, selector: BoundSelector, row: int, snapshot: RowSnapshot) -> None:
     """Fill an empty row of `tiers` from a snapshot, and let the selector see it as a prompt."""
     shape = tiers.shape
-    want = (shape.layers, shape.kv_heads, snapshot.tokens, shape.head_dim)
-    if snapshot.keys.shape != want or snapshot.values.shape != want:
-        raise ConfigError(f"snapshot has keys {snapshot.keys.shape}, this model needs {want}: take it from this model")
+    check_snapshot(snapshot, shape)
     tiers.reserve([(row, snapshot.tokens)])
     seen = min(snapshot.queries.shape[2], snapshot.tokens)
     for layer in range(shape.layers):
         # As two prompt chunks: the tokens whose queries were kept, then the others.
         for start, stop in ((0, seen), (seen, snapshot.tokens)):
             if start < stop:
-                queries = snapshot.queries[layer, :, start:stop] if stop == seen else None
-                part = (np.ascontiguousarray(kv[layer, None, :, start:stop]) for kv in (snapshot.keys, snapshot.values))
+                dtype = tiers.store(layer).array.dtype
+                queries = snapshot.queries[layer, :, start:stop].astype(dtype) if stop == seen else None
+                part = (
+                    np.ascontiguousarray(kv[layer, None, :, start:stop], dtype)
+                    for kv in (snapshot.keys, snapshot.values)
+                )
                 _append_part(query_of, tiers, selector, (layer, row, start), queries, *part)
     tiers.refresh(row, snapshot.tokens, stale_from=0)
 

@@ -89,7 +89,7 @@ class PagePool:
             total = min(total, self._limit)
         try:
             grown = np.empty((total * self.page_blocks, *self.array.shape[1:]), self.array.dtype)
-        except MemoryError as wrong:
+        except (MemoryError, ValueError) as wrong:  # ValueError: more than an array may ever hold
             raise self._full(more, len(self._free), "this machine's memory is full; retire or crop rows") from wrong
         n = self.page_blocks
         for page in np.flatnonzero(self._references).tolist():

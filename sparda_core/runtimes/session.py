@@ -135,8 +135,8 @@ class CpuSession(Session):
     def crop(self, row: int, tokens: int) -> None:
         """Forget everything after the first `tokens` tokens."""
         self._check_row(row)
-        if not 0 <= tokens <= self._lengths[row]:
-            raise ConfigError(f"tokens={tokens} must be between 0 and the row's length {self._lengths[row]}")
+        if not _whole(tokens) or not 0 <= tokens <= self._lengths[row]:
+            raise ConfigError(f"tokens={tokens!r} must be an integer from 0 to the row's length {self._lengths[row]}")
         self._cut(row, tokens)
 
     def _commit(self, row: int, tokens: int) -> None:
@@ -152,7 +152,7 @@ class CpuSession(Session):
     def reorder(self, rows: Sequence[int]) -> None:
         """Set the batch order; `rows` must name every row once."""
         self._check_open()
-        if sorted(rows) != sorted(self._lengths):
+        if len(rows) != len(self._lengths) or set(rows) != set(self._lengths):
             raise ConfigError(f"rows={list(rows)} must name every row once: {list(self._lengths)}")
         self._lengths = {row: self._lengths[row] for row in rows}
 
@@ -173,8 +173,8 @@ class CpuSession(Session):
     ) -> torch.Tensor:  # fmt: skip
         """Append tokens to a row; logits [vocab] after the last."""
         self._check_row(row)
-        if chunk < 1:
-            raise ConfigError(f"chunk={chunk} must be >= 1")
+        if not _whole(chunk) or chunk < 1:
+            raise ConfigError(f"chunk={chunk!r} must be an integer >= 1")
         ids = self._check_tokens(tokens)
         executor = self._prefill_executor(mode)
         start, logits = self._lengths[row], torch.empty(0)
@@ -275,6 +275,7 @@ class CpuSession(Session):
     @property
     def used_bytes(self) -> dict[str, int]:
         """Bytes in use by tier, "host" and "device"."""
+        self._check_open()
         return self._tiers.used_bytes
 
     def close(self) -> None:
@@ -310,12 +311,22 @@ class CpuSession(Session):
     def _check_tokens(self, tokens: Sequence[int]) -> torch.Tensor:
         if not len(tokens):
             raise ConfigError("tokens is empty; give at least one")
-        ids = torch.as_tensor(tokens, dtype=torch.int64)
+        try:
+            given = torch.as_tensor(tokens)
+        except (OverflowError, RuntimeError, TypeError, ValueError) as wrong:
+            raise ConfigError(f"tokens must be a flat list of token ids: {wrong}") from wrong
+        if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+            raise ConfigError(f"tokens must be integers, not {given.dtype}: a token id is never rounded")
+        ids = given.to(torch.int64)
         if ids.ndim != 1 or int(ids.min()) < 0 or int(ids.max()) >= self.shape.vocab:
             raise ConfigError(
                 f"tokens must be ids between 0 and {self.shape.vocab - 1}; got {int(ids.min())}..{int(ids.max())}"
             )
         return ids
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _numpy_dtype(dtype: torch.dtype) -> Any:

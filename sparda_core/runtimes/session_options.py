@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -22,9 +24,25 @@ def compute_threads() -> int:
     return max(1, cores() - 1)
 
 
+#: More threads than any machine has cores; far more, and the library beneath ends the process.
+MOST_THREADS = 4096
+
+
 def _positive(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ConfigError(f"{attribute.name}={value} must be > 0, or None for no limit of ours")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < math.inf):
+        raise ConfigError(f"{attribute.name}={value!r} must be finite and > 0, or None for no limit of ours")
+
+
+def _integer(least: int, most: int | None = None) -> Callable[[object, attrs.Attribute[Any], int | None], None]:
+    def check(_: object, attribute: attrs.Attribute[Any], value: int | None) -> None:
+        if value is None and attribute.default is None:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= (most or value):
+            span = f">= {least}" if most is None else f"between {least} and {most}"
+            raise ConfigError(f"{attribute.name}={value!r} must be an integer {span}")
+
+    return check
 
 
 @attrs.frozen(kw_only=True)
@@ -41,11 +59,11 @@ class SessionOptions:
     """
 
     link_bytes_per_s: float | None = attrs.field(default=None, validator=_positive)
-    threads: int | None = attrs.field(default=None, validator=_positive)
+    threads: int | None = attrs.field(default=None, validator=_integer(1, MOST_THREADS))
     timeline: bool = False
-    page_blocks: int = attrs.field(default=8, validator=_positive)
-    host_limit_bytes: int | None = attrs.field(default=None, validator=_positive)
-    keep_queries: int = 0
+    page_blocks: int = attrs.field(default=8, validator=_integer(1))
+    host_limit_bytes: int | None = attrs.field(default=None, validator=_integer(1))
+    keep_queries: int = attrs.field(default=0, validator=_integer(0))
 
     @classmethod
     def of(cls, **options: Any) -> SessionOptions:

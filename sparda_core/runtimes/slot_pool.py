@@ -157,7 +157,7 @@ class SlotPool:
         need = places * heads * slots
         try:
             array = np.empty((need, *self._array.shape[1:]), self._array.dtype)
-        except MemoryError as wrong:
+        except (MemoryError, ValueError) as wrong:  # ValueError: more than an array may ever hold
             raise CapacityError(
                 tier="slots", need=need * self._block_bytes, free=0, unit="more bytes",
                 hint="this machine's memory is full; lower slots or retire rows",

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.facts import StepFacts
-from sparda_core.files import whole_file
+from sparda_core.files import parse_json, whole_file
 from sparda_core.selection import NO_BLOCK, Selection
 from sparda_core.shapes import BlockSpec, ModelShape
 
@@ -161,10 +161,10 @@ def load(path: str | os.PathLike[str]) -> Recording:
     try:
         with zipfile.ZipFile(path) as archive:
             arrays = _read(archive)
-        meta = json.loads(arrays["meta"].tobytes())
+        meta = parse_json(arrays["meta"].tobytes())
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise RecordingError(f"format={meta.get('format') if isinstance(meta, dict) else meta!r} must be {FORMAT}")
-        facts = json.loads(arrays["facts"].tobytes()) if "facts" in arrays else []
+        facts = parse_json(arrays["facts"].tobytes()) if "facts" in arrays else []
         recording = Recording(
             model=str(meta["model"]), selector=str(meta["selector"]), spec=BlockSpec(**meta["spec"]),
             selections=arrays["selections"], positions=arrays["positions"],

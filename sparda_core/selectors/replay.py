@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
 import attrs
 
-from sparda_core.errors import RecordingError
+from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.selector import BoundSelector
 from sparda_core.selectors.declaration import ListingDeclaration
 from sparda_core.selectors.recording import load
 from sparda_core.shapes import BlockSpec, ModelShape
+
+
+def _path(value: str | os.PathLike[str]) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"path={value!r} must name a file made by `sparda record`")
+    return Path(value)
 
 
 @attrs.frozen(kw_only=True)
@@ -26,7 +33,7 @@ class Replay(ListingDeclaration):
     name: ClassVar[str] = "replay"
     lead = None
 
-    path: Path = attrs.field(converter=Path)
+    path: Path = attrs.field(converter=_path)
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; reads and validates the file, and raises RecordingError where it does not fit."""

@@ -50,10 +50,10 @@ def parse_profile(text: str, *, where: str = "profile") -> Profile:
     """A profile from TOML text; raises ProfileError naming `where` and the field."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as wrong:
+    except (tomllib.TOMLDecodeError, RecursionError) as wrong:
         raise ProfileError(f"{where}: not TOML: {wrong}") from wrong
     device = table.pop("device", None)
-    if device not in _DEVICES:
+    if not isinstance(device, str) or device not in _DEVICES:
         raise ProfileError(f"{where}: device={device!r} must be one of: {', '.join(_DEVICES)}")
     profile: Profile = _build(_DEVICES[device], table, where)
     broken = lint(profile)
@@ -98,7 +98,7 @@ def _build(cls: type[Any], table: Mapping[str, Any], where: str) -> Any:
         return cls(**values)
     except ProfileError as wrong:
         raise ProfileError(f"{where}: {wrong}") from wrong
-    except (TypeError, ValueError) as wrong:
+    except (OverflowError, TypeError, ValueError) as wrong:
         raise ProfileError(f"{where} is malformed: {wrong}") from wrong
 
 

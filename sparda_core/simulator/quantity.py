@@ -33,11 +33,18 @@ def _basis(value: str) -> Basis:
         raise ProfileError(f"basis={value!r} is unknown; known: {', '.join(Basis)}") from wrong
 
 
+def _float(value: float) -> float:
+    # A text that reads as a number, or a truth value, is a slip of whoever wrote the file.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ProfileError(f"{value!r} must be a number")
+    return float(value)
+
+
 @attrs.frozen(kw_only=True)
 class Quantity:
     """One number."""
 
-    value: float = attrs.field(converter=float)
+    value: float = attrs.field(converter=_float)
     unit: str = attrs.field(validator=_text)
     source: str = attrs.field(validator=_text)
     basis: Basis = attrs.field(converter=_basis)
@@ -58,7 +65,7 @@ def _rising(instance: object, attribute: attrs.Attribute[tuple[float, ...]], val
 
 
 def _floats(values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(map(float, values))
+    return tuple(map(_float, values))
 
 
 def _rows(values: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:

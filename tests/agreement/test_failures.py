@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+import numpy as np
 import pytest
 import torch
 
@@ -90,10 +92,23 @@ def test_a_host_store_that_is_full_refuses_the_prompt_and_keeps_the_row() -> Non
         (lambda s, r: s.decode({r: -1}), ConfigError, "ids between 0 and 22"),
         (lambda s, r: s.decode({99: 1}), RowError, "row=99 is not in this session"),
         (lambda s, r: s.prefill(r, []), ConfigError, "tokens is empty"),
-        (lambda s, r: s.prefill(r, [1], chunk=0), ConfigError, "chunk=0 must be >= 1"),
+        (lambda s, r: s.prefill(r, [1], chunk=0), ConfigError, "chunk=0 must be an integer >= 1"),
         (lambda s, r: s.prefill(r, [1], mode="fast"), ConfigError, "mode='fast' is unknown; known: dense, selector"),
-        (lambda s, r: s.crop(r, 11), ConfigError, "tokens=11 must be between 0 and the row's length 10"),
+        (lambda s, r: s.crop(r, 11), ConfigError, "tokens=11 must be an integer from 0 to the row's length 10"),
         (lambda s, r: s.crop(r, -1), ConfigError, "tokens=-1"),
+        (lambda s, r: s.crop(r, 1.5), ConfigError, "tokens=1.5 must be an integer"),
+        (lambda s, r: s.decode({r: 1.7}), ConfigError, "a token id is never rounded"),
+        (lambda s, r: s.decode({r: True}), ConfigError, "must be integers, not torch.bool"),
+        (lambda s, r: s.decode({r: "a"}), ConfigError, "flat list of token ids"),
+        (lambda s, r: s.prefill(r, [2**70]), ConfigError, "flat list of token ids"),
+        (lambda s, r: s.prefill(r, [[1, 2]]), ConfigError, "ids between 0 and 22"),
+        (lambda s, r: s.prefill(r, [1], chunk=1.5), ConfigError, "chunk=1.5 must be an integer"),
+        (lambda s, r: s.reorder([r, "a"]), ConfigError, "must name every row once"),
+        (lambda s, r: s.set_budget(10**12), ConfigError, r"budget=1000000000000 must be < 2\*\*31"),
+        (lambda s, r: s.adopt(None), ConfigError, "snapshot=None must be what"),
+        (lambda s, r: s.adopt(attrs.evolve(s.snapshot(r), tokens=9)), ConfigError, "snapshot has keys"),
+        (lambda s, r: s.adopt(attrs.evolve(s.snapshot(r), queries=np.zeros((1, 2, 3, 4)))), ConfigError, "has queries"),
+        (lambda s, r: s.adopt(attrs.evolve(s.snapshot(r), values=None)), ConfigError, "snapshot has values"),
         (lambda s, r: s.reorder([]), ConfigError, "must name every row once"),
         (lambda s, r: s.reorder([r, r]), ConfigError, "must name every row once"),
         (lambda s, r: s.set_budget(2), ConfigError, "budget=2 must be >= 3"),
@@ -124,7 +139,8 @@ def test_a_closed_session_says_so() -> None:
     row = session.add()
     session.close()
     session.close()
-    for call in (session.add, lambda: session.decode({row: 1}), lambda: session.length(row)):
+    calls = (session.add, lambda: session.decode({row: 1}), lambda: session.length(row), lambda: session.used_bytes)
+    for call in calls:
         with pytest.raises(SpardaError, match="session is closed"):
             call()
 
@@ -149,8 +165,45 @@ def test_a_gpu_engine_is_refused_on_a_cpu() -> None:
 def test_options_are_checked_by_name_and_value() -> None:
     with pytest.raises(ConfigError, match="session option 'speed' is unknown"):
         pair("forecast", "resident").open(speed=3)
-    with pytest.raises(ConfigError, match="link_bytes_per_s=0"):
-        pair("forecast", "resident").open(link_bytes_per_s=0)
+    for name, value in (
+        ("link_bytes_per_s", 0), ("link_bytes_per_s", float("inf")), ("link_bytes_per_s", "x"), ("threads", 1.5),
+        ("threads", 10**9), ("page_blocks", 1.5), ("page_blocks", None), ("host_limit_bytes", True),
+        ("keep_queries", -1),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=f"{name}={value!r} must be"):
+            pair("forecast", "resident").open(**{name: value})
+
+
+@pytest.mark.parametrize("options", [{"slots": 7.5}, {"slots": 10**30}, {"resident_layers": "x"}])
+def test_a_runtime_takes_whole_numbers(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(options))}="):
+        pair("forecast", "offload-prefetch", runtime_options=options)
+
+
+def test_parts_of_another_kind_are_refused_when_they_are_composed() -> None:
+    model: Any = tiny_model(SHAPE)
+    for parts in ((None,), (model, None), (model, 5), (model, "forecast", model), (model, "forecast", 7)):
+        with pytest.raises(ConfigError, match=r"must be a|is neither"):
+            compose(*parts)
+    with pytest.raises(ConfigError, match="must be a BlockSpec"):
+        compose(model, spec="x")  # type: ignore[arg-type]
+
+
+def test_a_snapshot_of_other_precision_is_taken_by_every_selector() -> None:
+    wide = tiny_model(SHAPE, seed=1, dtype=torch.float64)
+    narrow = tiny_model(SHAPE, seed=1, dtype=torch.float32)
+    with compose(wide, "window", "resident", spec=SPEC).open(keep_queries=20) as session:
+        row = session.add()
+        session.prefill(row, TOKENS)
+        snapshot = session.snapshot(row)
+        want = session.decode({row: 1}).logits
+    for name, options in (("random", {}), ("infinigen", {"channels": 2}), ("window", {})):
+        with compose(narrow, name, "resident", spec=SPEC, selector_options=options).open() as session:
+            row = session.adopt(snapshot)
+            got = session.decode({row: 1}).logits
+        assert torch.isfinite(got).all()
+        if name == "window":
+            torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_shape_alone_plans_and_predicts_but_does_not_run() -> None:
@@ -164,7 +217,10 @@ def test_a_shape_alone_plans_and_predicts_but_does_not_run() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "new", "message"),
-    [([], 4, "prompt is empty"), (TOKENS, 0, "max_new_tokens=0"), (TOKENS * 25, 1, "exceeds the model's context")],
+    [
+        ([], 4, "prompt is empty"), (TOKENS, 0, "max_new_tokens=0"), (TOKENS, 1.5, "max_new_tokens=1.5"),
+        (TOKENS * 25, 1, "exceeds the model's context"),
+    ],
 )
 def test_generation_refuses_what_cannot_be_generated(prompt: list[int], new: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -177,7 +177,9 @@ def test_an_operation_follows_its_lane_and_its_waits() -> None:
         plan["d"]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"ops": [{"kind": "a"}]}', '{"ops": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", "5", "[" * 100_000, '{"ops": [{"kind": "a"}]}', '{"ops": 3}']
+)
 def test_a_malformed_plan_file_is_one_clear_error(text: str) -> None:
     with pytest.raises(PlanError, match="malformed"):
         StepPlan.from_json(text)

@@ -65,7 +65,7 @@ def test_impossible_steady_states_are_refused(change: dict[str, Any]) -> None:
         steady(**change)
 
 
-@pytest.mark.parametrize("text", ["", "3", "{}", '{"new_tokens": 1}'])
+@pytest.mark.parametrize("text", ["", "3", "{}", '{"new_tokens": 1}', "[" * 100_000])
 def test_malformed_facts_are_one_clear_error(text: str) -> None:
     with pytest.raises(RecordingError, match="malformed"):
         StepFacts.from_json(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,3 +74,40 @@ def test_a_factory_must_make_the_right_thing() -> None:
             RUNTIMES.make("wrong")
     finally:
         RUNTIMES.unregister("wrong")
+
+
+def _plug_in(folder: Path, name: str, value: str, code: str) -> None:
+    """Install a distribution with one selector, the way pip would."""
+    info = folder / "plug_in-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug-in\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[sparda.selectors]\n{name} = {value}\n")
+    (folder / f"{value.partition(':')[0]}.py").write_text(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise RuntimeError('it is broken')", "cannot be imported: RuntimeError: it is broken"),
+        ("def (", "cannot be imported: SyntaxError"),
+        ("import sys; sys.exit(3)", "cannot be imported: SystemExit: 3"),
+        ("import absent_module", "cannot be imported: No module named 'absent_module'"),
+        ("X = 5", "is no class or function: 5"),
+        ("def X(): raise ValueError('boom')", "cannot be made: ValueError: boom"),
+        ("def X(): return 7", "made a int, not a Selector"),
+    ],
+)
+def test_a_plug_in_that_fails_in_any_way_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
+    module = f"broken_{abs(hash(code))}"
+    _plug_in(tmp_path, "broken", f"{module}:X", code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=says):
+        SELECTORS.make("broken")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+def test_an_option_may_have_any_name() -> None:
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'name'"):
+        SELECTORS.make("query", name="other")
