@@ -110,7 +110,8 @@ def _read(
     reader = compose(model, "window", "resident", spec=calibration.spec, threads=threads, keep_queries=queries)
     with reader.open() as session:
         row = session.add()
-        session.prefill(row, tokens[:length], progress=lambda done: report("calibration: reading", done, length))
+        what = "calibration: reading, tokens"
+        session.prefill(row, tokens[:length], progress=lambda done: report(what, done, length))
         return session.snapshot(row)
 
 
@@ -131,9 +132,9 @@ class _Loop:
         runs = [(selector, "resident") for selector in self._of.selectors]
         runs += [(s, runtime) for s in self._movers() for runtime in ("offload-sync", "offload-prefetch")]
         for done, (selector, runtime) in enumerate(runs):
-            report("calibration: measuring", done, len(runs))
+            report("calibration: measuring, runs", done, len(runs))
             self._measure(selector, runtime)
-        report("calibration: measuring", len(runs), len(runs))
+        report("calibration: measuring, runs", len(runs), len(runs))
         return self._found, self._between_s
 
     def _movers(self) -> list[Selector]:

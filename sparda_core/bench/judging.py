@@ -26,7 +26,7 @@ def judge(bench: Workbench, contender: Contender, dense: Contender, recording: P
     run = evaluate_selector(
         combination, passages, logits[: len(passages)], spec=bench.config.spec,
         references={name: SELECTORS.make(name) for name in REFERENCES},
-        progress=lambda done, total: bench.progress(f"quality {contender.label}", done, total),
+        progress=lambda done, total: bench.progress(f"quality {contender.label}, steps", done, total),
     )  # fmt: skip
     if contender.label == "query":
         record(run, bench, contender, recording)

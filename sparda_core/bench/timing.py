@@ -31,7 +31,7 @@ def choose_link(bench: Workbench, contender: Contender) -> dict[str, Any]:
     start, feed = bench.timed_from(PROBE_STEPS)
     samples = measure_in_turns(
         pair, start, feed, warmup=bench.config.warmup, rounds=2,
-        progress=lambda done, total: bench.progress("choosing the link", done, total),
+        progress=lambda done, total: bench.progress("choosing the link, steps", done, total),
     )  # fmt: skip
     moved = transfers(pair["offload-sync"], samples["offload-sync"]).moved_bytes_per_step
     if not moved:
@@ -80,7 +80,7 @@ def time_contender(
     link = "unlimited" if link_bytes_per_s is None else "emulated"
     samples = measure_in_turns(
         made, start, feed, warmup=bench.config.warmup, rounds=rounds,
-        progress=lambda done, total: bench.progress(f"timing {contender.label}, {link} link", done, total),
+        progress=lambda done, total: bench.progress(f"timing {contender.label}, {link} link, steps", done, total),
     )  # fmt: skip
     rows = [
         timing_row(contender, made[name], samples[name], link_bytes_per_s=link_bytes_per_s, profile=profile)
@@ -144,7 +144,7 @@ def record_timelines(
     start, feed = bench.timed_from(TIMELINE_STEPS)
     samples = measure_in_turns(
         made, start, feed, warmup=bench.config.warmup, rounds=2, timeline=True,
-        progress=lambda done, total: bench.progress("timeline", done, total),
+        progress=lambda done, total: bench.progress("timeline, steps", done, total),
     )  # fmt: skip
     joined = {name: join_steps(f"measured {name}", samples[name].timelines) for name in made}
     result: dict[str, Any] = {

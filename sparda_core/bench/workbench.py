@@ -113,9 +113,10 @@ class Workbench:
             self.decoder, "window", "resident", spec=self.config.spec, threads=self.reading_threads,
             keep_queries=KEPT_QUERIES,
         )  # fmt: skip
+        what = f"prefill {name}, tokens"
         with plain.open() as session:
             row = session.add()
             session.prefill(
-                row, tokens, mode="dense", progress=lambda done: self.progress(f"prefill {name}", done, len(tokens))
+                row, tokens, mode="dense", progress=lambda done: self.progress(what, done, len(tokens))
             )
             return session.snapshot(row)

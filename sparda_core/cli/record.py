@@ -76,7 +76,7 @@ def record(pair: Combination, tokens: tuple[int, ...], *, steps: int, report: Re
     prompt, rest = tokens[:-steps], tokens[-steps:]
     with pair.open() as session:
         row = session.add()
-        session.prefill(row, prompt, progress=lambda done: report("reading the text", done, len(prompt)))
+        session.prefill(row, prompt, progress=lambda done: report("reading the text, tokens", done, len(prompt)))
         session.on_selection = keep
         for at, token in enumerate(rest, start=1):
             facts = session.decode({row: token}).facts
@@ -84,5 +84,5 @@ def record(pair: Combination, tokens: tuple[int, ...], *, steps: int, report: Re
             recorder.add(layers[0][0], np.stack([ids for _, ids in layers]))
             recorder.add_facts(facts)
             seen.clear()
-            report(f"recording {pair.selector.name}", at, steps)
+            report(f"recording {pair.selector.name}, steps", at, steps)
     return recorder.recording()

@@ -133,6 +133,8 @@ def evaluate_selector(
                 progress(step, steps)
 
         logits = continue_passages(session, passages, rows, before=before)
+        if progress:
+            progress(steps, steps)
     positions, selections = _by_position(watcher, combination.shape.layers)
     quality = _judge(passages, dense, logits, watcher, references)
     return Run(quality=quality, positions=positions, selections=selections)
