@@ -6,6 +6,7 @@ import datetime as dt
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ def provenance() -> dict[str, Any]:
     """Facts about this run; None for what this machine does not say."""
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
+        "command": _command(),
         "sparda": sparda_core.__version__,
         "commit": commit(),
         "python": platform.python_version(),
@@ -101,3 +102,10 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def _command() -> str:
+    """The command line, without the folder that the program happens to lie in."""
+    program = Path(sys.argv[0])
+    name = "sparda" if program.name == "main.py" else program.name
+    return shlex.join([name, *sys.argv[1:]])
