@@ -44,6 +44,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield part
         part.chmod(0o644)
         part.replace(target)
+    except OSError as wrong:
+        if wrong.filename is None or wrong.filename == name:  # a full disk names no file, a rename the one beside
+            raise OSError(wrong.errno, wrong.strerror or str(wrong), str(path)) from wrong
+        raise
     finally:
         part.unlink(missing_ok=True)
 

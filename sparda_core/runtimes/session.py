@@ -54,7 +54,7 @@ class CpuSession(Session):
         self._timeline = options.timeline
         self._queries = PromptQueries(options.keep_queries)
         self._lengths: dict[int, int] = {}
-        self._next_row, self._tick, self._closed = 0, 0, False
+        self._next_row, self._tick, self._closed, self._working = 0, 0, False, False
         self._threads = ComputeThreads(options.threads or compute_threads())
         self._prefill_threads = ComputeThreads(options.threads or cores())
         self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None
@@ -106,7 +106,7 @@ class CpuSession(Session):
 
     def add(self) -> int:
         """A new, empty row at the end of the batch."""
-        self._check_open()
+        self._check_idle()
         row = self._next_row
         self._tiers.add(row)
         self._lengths[row] = 0
@@ -115,6 +115,7 @@ class CpuSession(Session):
 
     def retire(self, row: int) -> None:
         """Give a row's memory back."""
+        self._check_idle()
         self._check_row(row)
         del self._lengths[row]
         self._tiers.retire(row)
@@ -123,6 +124,7 @@ class CpuSession(Session):
 
     def fork(self, row: int) -> int:
         """A copy of a row, sharing host pages until one of the two writes; at the end of the batch."""
+        self._check_idle()
         self._check_row(row)
         copy = self._next_row
         self._tiers.fork(row, copy)
@@ -134,6 +136,7 @@ class CpuSession(Session):
 
     def crop(self, row: int, tokens: int) -> None:
         """Forget everything after the first `tokens` tokens."""
+        self._check_idle()
         self._check_row(row)
         if not _whole(tokens) or not 0 <= tokens <= self._lengths[row]:
             raise ConfigError(f"tokens={tokens!r} must be an integer from 0 to the row's length {self._lengths[row]}")
@@ -151,14 +154,14 @@ class CpuSession(Session):
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Set the batch order; `rows` must name every row once."""
-        self._check_open()
+        self._check_idle()
         if len(rows) != len(self._lengths) or set(rows) != set(self._lengths):
             raise ConfigError(f"rows={list(rows)} must name every row once: {list(self._lengths)}")
         self._lengths = {row: self._lengths[row] for row in rows}
 
     def set_budget(self, budget: int) -> None:
         """Change the budget from the next step on."""
-        self._check_open()
+        self._check_idle()
         spec = self.spec.with_budget(budget)
         self._runtime.check(self._selector, self.shape, spec)
         if self._runtime.offloads:
@@ -172,6 +175,7 @@ class CpuSession(Session):
         progress: Callable[[int], None] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Append tokens to a row; logits [vocab] after the last."""
+        self._check_idle()
         self._check_row(row)
         if not _whole(chunk) or chunk < 1:
             raise ConfigError(f"chunk={chunk!r} must be an integer >= 1")
@@ -207,6 +211,7 @@ class CpuSession(Session):
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out."""
+        self._check_idle()
         for row in tokens:
             self._check_row(row)
         active = [row for row in self.rows if row in tokens]
@@ -282,6 +287,7 @@ class CpuSession(Session):
         """Stop the copy lane and drop every row; closing twice is allowed."""
         if self._closed:
             return
+        self._check_idle()
         self._closed = True
         if self._lane is not None:
             self._lane.close()
@@ -291,6 +297,7 @@ class CpuSession(Session):
     @contextlib.contextmanager
     def _undo(self, before: Mapping[int, int]) -> Iterator[None]:
         """Whatever interrupts the work, the rows are as they were."""
+        self._working = True
         try:
             yield
         except BaseException:
@@ -298,10 +305,18 @@ class CpuSession(Session):
                 self._cut(row, tokens)
                 self._tiers.refresh(row, tokens, stale_from=0)
             raise
+        finally:
+            self._working = False
 
     def _check_open(self) -> None:
         if self._closed:
             raise SpardaError("session is closed; open a new one")
+
+    def _check_idle(self) -> None:
+        """What changes rows must not be called by an observer, nor from another thread, while a step runs."""
+        self._check_open()
+        if self._working:
+            raise SpardaError("session is in the middle of a step; wait until it has ended")
 
     def _check_row(self, row: int) -> None:
         self._check_open()

@@ -251,3 +251,26 @@ def test_measure_steps_every_row_of_a_batch_and_counts_after_the_warm_up() -> No
     assert all(facts.rows == 3 for facts in measured.facts)
     assert measured.median_step_s > 0
     assert MODEL.shape is SHAPE
+
+
+@pytest.mark.parametrize(
+    "act", ["decode", "prefill", "add", "retire", "fork", "crop", "reorder", "set_budget", "close"]
+)
+def test_an_observer_that_changes_the_session_is_refused_and_the_step_undone(act: str) -> None:
+    with pair("forecast", "offload-prefetch").open() as session:
+        row = session.add()
+        session.prefill(row, TOKENS[:60])
+        copy = session.fork(row)
+        calls: dict[str, Callable[[], Any]] = {
+            "decode": lambda: session.decode({row: 1}), "prefill": lambda: session.prefill(row, [1]),
+            "add": session.add, "retire": lambda: session.retire(row), "fork": lambda: session.fork(row),
+            "crop": lambda: session.crop(row, 5), "reorder": lambda: session.reorder([copy, row]),
+            "set_budget": lambda: session.set_budget(9), "close": session.close,
+        }  # fmt: skip
+        session.on_layer = lambda view: calls[act]() and None
+        with pytest.raises(SpardaError, match="in the middle of a step"):
+            session.decode({row: 1})
+        session.on_layer = None
+        assert session.rows == (row, copy)
+        logits = session.decode({row: 1, copy: 1}).logits
+        torch.testing.assert_close(logits[0], logits[1])

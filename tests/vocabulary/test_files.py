@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
         interrupted()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    def full() -> None:
+        with whole_file(tmp_path / "a.txt"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left") as refused:
+        full()
+    assert refused.value.filename == str(tmp_path / "a.txt")
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_writer_of_the_package_goes_through_here() -> None:
