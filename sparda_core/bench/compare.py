@@ -12,7 +12,7 @@ import sparda_core
 from sparda_core.bench.calibrate_cpu import Calibration, calibrate_cpu
 from sparda_core.bench.config import CompareConfig
 from sparda_core.bench.contenders import RUNTIME_NAMES, Contender, combine, contenders, refusals
-from sparda_core.bench.judging import judge
+from sparda_core.bench.judging import judge, judging_notes
 from sparda_core.bench.parts import PartStore, to_plain
 from sparda_core.bench.plot_timelines import plot_timelines
 from sparda_core.bench.plots import plot_comparison, require_matplotlib
@@ -176,7 +176,7 @@ class _Comparison:
         return self._bench.config.windows * self._bench.config.steps
 
     def _notes(self) -> list[str]:
-        reading, notes = self._bench.reading, []
+        reading, notes = self._bench.reading, list(judging_notes(self._bench.tasks))
         if reading.total > len(reading.tokens):
             notes.append(f"the text was cut: {len(reading.tokens)} of its {reading.total} tokens were read")
         if self._shorter(OTHER_STEPS)[0] + self._bench.config.warmup > self._recorded_steps:

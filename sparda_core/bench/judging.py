@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import attrs
 
 from sparda_core.bench.contenders import REFERENCES, Contender, combine
 from sparda_core.bench.workbench import Workbench
-from sparda_core.evaluate.quality import Quality, Run, evaluate_selector, judge_dense
+from sparda_core.evaluate.quality import JUDGE_EVERY, Quality, Run, evaluate_selector, judge_dense
+from sparda_core.evaluate.tasks import Task
 from sparda_core.registry import SELECTORS
 from sparda_core.selectors.recording import Recorder
 
@@ -31,6 +33,16 @@ def judge(bench: Workbench, contender: Contender, dense: Contender, recording: P
     if contender.label == "query":
         record(run, bench, contender, recording)
     return quality_row(contender, run.quality)
+
+
+def judging_notes(tasks: Sequence[Task]) -> tuple[str, ...]:
+    """What the figures of quality were asked of, in sentences without a full stop."""
+    asked = "; ".join(f"{t.name}: {t.note}, {len(t.answer)} tokens after a prompt of {len(t.prompt):,}" for t in tasks)
+    every = ", ".join(f"{name} at every {steps}th step" for name, steps in JUDGE_EVERY.items())
+    return (
+        f"tasks, one of each: {asked}; found: greedy decoding gives all of it",
+        f"recall was judged against {every}; so few tokens rank no two selectors that lie close together",
+    )
 
 
 def record(run: Run, bench: Workbench, contender: Contender, path: Path) -> None:

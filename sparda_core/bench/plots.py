@@ -112,10 +112,10 @@ def _step_bars(axes: Axes, report: CompareReport) -> None:
     axes.set_yticks(range(len(rows)), [f"{row['label']}  {row['runtime']}" for row in rows], fontsize=7)
     axes.invert_yaxis()
     axes.barh([0], [0], color=GREY, label="as long as resident")
-    axes.barh([0], [0], color=RED, label="on top: exposed transfer")
+    axes.barh([0], [0], color=RED, label="on top of that")
     axes.plot([], [], "|", color="black", markersize=9, label="predicted for this machine")
     axes.set_xlabel("step time, ms (median)")
-    axes.set_title("What a step takes, over the emulated link", fontsize=10, pad=24)
+    axes.set_title("What a step takes here, over the emulated link", fontsize=10, pad=24)
     axes.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
     axes.grid(axis="x", alpha=0.3)
 

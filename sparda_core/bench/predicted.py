@@ -82,7 +82,7 @@ def predict_gpus() -> Iterator[dict[str, Any]]:
                     combination = compose(shape, selector, runtime, spec=GPU_SPEC, runtime_options={"engine": engine})
                     prediction = combination.predict(profile, batch=batch, context=GPU_CONTEXT, churn=churn)
                     yield {
-                        "profile": name, "shape": GPU_SHAPE, "context": GPU_CONTEXT, "batch": batch, "churn": churn,
-                        "selector": selector, "runtime": runtime, "engine": engine,
+                        "profile": name, "shape": GPU_SHAPE, "context": GPU_CONTEXT, "budget": GPU_SPEC.budget,
+                        "batch": batch, "churn": churn, "selector": selector, "runtime": runtime, "engine": engine,
                         **attrs.asdict(figures(prediction)),
                     }  # fmt: skip

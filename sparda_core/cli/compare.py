@@ -45,14 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     measuring = parser.add_argument_group("measuring")
     measuring.add_argument(
-        "--quality-steps", type=POSITIVE, default=18, metavar="STEPS", help="decode steps that judge quality"
+        "--quality-steps", type=POSITIVE, default=18, metavar="STEPS", help="decode steps judged in each stretch"
     )
     measuring.add_argument(
         "--timed-steps", type=POSITIVE, default=64, metavar="STEPS",
         help="steps behind a quoted step time; a multiple of the rounds",
     )  # fmt: skip
     measuring.add_argument("--rounds", type=POSITIVE, default=4, metavar="N", help="interleaved rounds of these")
-    measuring.add_argument("--windows", type=POSITIVE, default=8, metavar="ROWS", help="stretches of text judged")
+    measuring.add_argument(
+        "--windows", type=POSITIVE, default=8, metavar="ROWS", help="stretches of text judged side by side"
+    )
     measuring.add_argument(
         "--task-tokens", type=number(int, least=128), metavar="TOKENS",
         help="prompt length of passkey and copy (default: as the document, at most 3,072)",

@@ -27,6 +27,8 @@ def show_report(report: CompareReport) -> None:
     _step_times(report)
     _hiding(report)
     _gpus(report)
+    for pair, reason in report.refused.items():
+        out.print(Text(f"Left out: {pair}: {reason}."))
     for note in report.notes:
         out.print(Text(f"Note: {note}."))
     out.print(Text(f"Took {sum(report.phases_s.values()):.0f} s. Files:"))
@@ -79,11 +81,12 @@ def _transfers(report: CompareReport) -> None:
 
 def _step_times(report: CompareReport) -> None:
     columns = (
-        "selector", "runtime", "link", "step, measured", "quartiles", "predicted", "error", "exposed, predicted",
+        "selector", "runtime", "link", "steps", "step, measured", "quartiles", "predicted", "error",
+        "exposed, predicted",
     )  # fmt: skip
     rows = [
         (
-            row["label"], row["runtime"], link(row), seconds(row["step_s"]),
+            row["label"], row["runtime"], link(row), row["steps"], seconds(row["step_s"]),
             f"{seconds(row['step_low_s'])} to {seconds(row['step_high_s'])}", seconds(row.get("predicted_step_s")),
             signed(row.get("predicted_error")), seconds(row.get("predicted_exposed_s")),
         )
@@ -92,7 +95,11 @@ def _step_times(report: CompareReport) -> None:
     chosen = {"configured": "as asked for", "measured": "chosen from a measurement"}[report.link["chosen"]]
     show_table(
         f"Step time on this machine, batch {report.config['batch']}, median", columns, rows,
-        notes=[f"The emulated link moves {size(report.link['bytes_per_s'])}/s, {chosen}: no real link is meant."],
+        notes=[
+            f"The emulated link moves {size(report.link['bytes_per_s'])}/s, {chosen}: no real link is meant.",
+            "Rows of one selector and link were measured in turns. Error: predicted / measured - 1.",
+            "Resident keeps every block in the fast tier; the other two keep the slots of each head there.",
+        ],
     )  # fmt: skip
 
 
@@ -137,7 +144,8 @@ def _gpus(report: CompareReport) -> None:
     )  # fmt: skip
     rows = [
         (
-            row["profile"], row["batch"], share(row["churn"]), row["selector"], row["runtime"], row["engine"],
+            row["profile"], row["batch"], share(row["churn"]), row["selector"], row["runtime"],
+            None if row["runtime"] == "resident" else row["engine"],
             *(
                 ("does not fit", None, None, None, None) if row["problem"] else (
                     seconds(row["step_s"]), f"{row['tokens_per_s']:.4g}", seconds(row["hidden_s"]),
@@ -149,8 +157,12 @@ def _gpus(report: CompareReport) -> None:
     ]  # fmt: skip
     rests = {row["profile"]: row["rests_on"] for row in report.gpus}
     show_table(
-        f"Predicted, not measured: {first['shape']} at {first['context']} tokens", columns, rows,
-        notes=[f"{name}: {numbers} numbers." for name, numbers in rests.items()],
+        f"Predicted, not measured: {first['shape']} at {first['context']:,} tokens, budget {first['budget']} blocks",
+        columns, rows,
+        notes=[
+            "Churn: share of each selection that has to be moved. Hidden, exposed: transfer a step.",
+            *(f"The profile {name} rests on: {numbers} numbers." for name, numbers in rests.items()),
+        ],
     )  # fmt: skip
 
 

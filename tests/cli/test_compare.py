@@ -30,7 +30,8 @@ def test_a_comparison_prints_every_table_and_leaves_every_file(tiny: Files, caps
     out = capsys.readouterr().out
     for words in (
         "text.txt, 400 of", "Quality:", "Blocks that moved", "Step time on this machine", "What prefetching hides",
-        "Predicted, not measured: minicpm4.1-8b", "50 MB/s", "report.json",
+        "Predicted, not measured: minicpm4.1-8b", "50 MB/s", "report.json", "Left out: query + offload-prefetch",
+        "tasks, one of each: passkey", "recall was judged",
     ):  # fmt: skip
         assert words in out
     for label in ("dense", "query", "forecast", "infinigen", "window", "random", "oracle", "replay"):
