@@ -167,7 +167,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def prefill(
-        self, row: int, tokens: Sequence[int], *, mode: str = "dense", chunk: int = 512,
+        self, row: int, tokens: Sequence[int], *, mode: str = "dense", chunk: int = 2048,
         progress: Callable[[int], None] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Append tokens to a row (the first prompt and every later turn alike); logits [vocab] after the last.

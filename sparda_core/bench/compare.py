@@ -33,7 +33,7 @@ from sparda_core.simulator.profile_file import load_profile, save_profile
 from sparda_core.trace import TraceSource, write_trace
 
 #: Steps behind the step time of a contender that does not lead, and of the leader over the unlimited link; rounds.
-OTHER_STEPS, UNLIMITED_STEPS, SHORT_ROUNDS = 12, 24, 3
+OTHER_STEPS, UNLIMITED_STEPS, SHORT_ROUNDS = 12, 12, 3
 
 
 def run_compare(config: CompareConfig, *, progress: Progress | None = None) -> CompareReport:

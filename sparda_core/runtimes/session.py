@@ -171,7 +171,7 @@ class CpuSession(Session):
     # Work -----------------------------------------------------------------------------------------
 
     def prefill(
-        self, row: int, tokens: Sequence[int], *, mode: str = "dense", chunk: int = 512,
+        self, row: int, tokens: Sequence[int], *, mode: str = "dense", chunk: int = 2048,
         progress: Callable[[int], None] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Append tokens to a row; logits [vocab] after the last."""
