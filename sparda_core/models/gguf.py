@@ -34,6 +34,7 @@ _PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# What the gguf library raises on a damaged file; the last one for quantisations it cannot dequantise.
 _UNREADABLE = (OSError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, NotImplementedError)
 _HINT = "download the file again"
 _Kind = TypeVar("_Kind")
