@@ -21,7 +21,12 @@ class Work:
     d2h_bytes   moved down the link
     pieces      separate transfers that make up h2d_bytes or d2h_bytes
     ctas        thread blocks of the grid; 0 where no kernel of ours is behind it
+    cluster     thread blocks that must start together, on neighbouring SMs (1: each for itself)
+    ctas_per_sm thread blocks of this kernel that one SM holds at once
+    cta_bytes_per_s  what one thread block can draw of device memory; 0: no limit of its own
     sms         SMs held for the whole operation (copy kernels)
+    in_flight_bytes  bytes that each copy CTA keeps in flight; 0: the profile's own figure
+    repeated    True for a list that was copied before (address translations are warm)
     launches    kernels launched
     """
 
@@ -31,7 +36,12 @@ class Work:
     d2h_bytes: float = 0.0
     pieces: int = 0
     ctas: int = 0
+    cluster: int = 1
+    ctas_per_sm: int = 1
+    cta_bytes_per_s: float = 0.0
     sms: int = 0
+    in_flight_bytes: float = 0.0
+    repeated: bool = False
     launches: int = 1
 
 
@@ -40,6 +50,9 @@ class WorkContext:
     """What work depends on besides the facts. Byte sizes are per value.
 
     resident_layers  first layers that are never offloaded, hence never written through to the host store
+    copy_ctas        thread blocks of a copy kernel
+    copy_cluster     how many of them must lie on neighbouring SMs
+    copy_in_flight_bytes  bytes each of them keeps in flight; 0: the profile's own figure
     """
 
     shape: ModelShape
@@ -50,6 +63,8 @@ class WorkContext:
     entry_bytes: float = 2.0
     activation_bytes: float = 2.0
     copy_ctas: int = 2
+    copy_cluster: int = 1
+    copy_in_flight_bytes: float = 0.0
     forecast: bool = False
     resident_layers: int = 0
 

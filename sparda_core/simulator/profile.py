@@ -32,6 +32,22 @@ class Charge:
 
 
 @attrs.frozen(kw_only=True)
+class Grid:
+    """Thread blocks that want SMs.
+
+    ctas        how many
+    cluster     how many of them start together on one pair of SMs (a TPC): 1, or an even number
+    per_sm      how many one SM holds at once
+    whole_sm    True for copy CTAs: each needs an SM that nothing else uses, and keeps it to the end
+    """
+
+    ctas: int
+    cluster: int = 1
+    per_sm: int = 1
+    whole_sm: bool = False
+
+
+@attrs.frozen(kw_only=True)
 class Price:
     """What one operation costs when nothing runs beside it.
 
@@ -44,6 +60,12 @@ class Price:
     charges    its flows, side by side; it ends with the last one
     copies     True for a transfer beside the compute lane, False for an operation of that lane
     ctas       thread blocks that hold SMs while it runs
+    grid       thread blocks of a compute kernel, or of a copy kernel (whole_sm); None: takes no SM
+    kernels    kernels of equal length that follow each other in it: between two of them SMs change hands
+    wave_share what one more wave of its grid adds, as a share of the operation's time alone
+    copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
+    queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
+    host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
     tokens     tokens it processes
     load       share of its time in which a transfer keeps its processor busy (less than 1 on a slow link)
     key        what a CPU profile looks it up by
@@ -57,6 +79,12 @@ class Price:
     charges: tuple[Charge, ...] = ()
     copies: bool = False
     ctas: int = 0
+    grid: Grid | None = None
+    kernels: int = 1
+    wave_share: float = 0.0
+    copy_caps: tuple[tuple[float, float], ...] = ()
+    queue: str = ""
+    host_waits: bool = False
     tokens: int = 1
     load: float = 1.0
     key: str = ""

@@ -18,6 +18,8 @@ FLOORS = {
     "models": 3,
     "compose": 4,
     "distill": 5,
+    "whatif": 5,
+    "published": 6,
     "evaluate": 6,
     "bench": 7,
     "cli": 8,
@@ -27,6 +29,7 @@ FLOORS = {
 # What the simulator may know of runtimes: the files that write plans, torch-free by the test below.
 PLAN_WRITERS = {value.partition(":")[0] for value in pyproject()["project"]["entry-points"]["sparda.runtimes"].values()}
 
+LIGHT = ("vocabulary", "simulator", "whatif", "published", "cli", "front door")
 HEAVY = {"torch", "triton", "transformers"}
 
 
@@ -63,7 +66,7 @@ def torch_free() -> list[str]:
     return sorted(
         name
         for name in modules()
-        if part(name) in ("vocabulary", "simulator", "cli", "front door") or name in declared or states_work(name)
+        if part(name) in LIGHT or name in declared or states_work(name)
     )
 
 

@@ -1,0 +1,1 @@
+"""What-if studies: scenarios made of knobs, grids over them, advice."""
