@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from sparda_core.errors import ConfigError
+from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts, steady_facts
 from sparda_core.plan import StepPlan
 from sparda_core.registry import SELECTORS
@@ -21,6 +21,7 @@ from sparda_core.work import WorkContext
 if TYPE_CHECKING:
     from sparda_core.compose import Combination
     from sparda_core.simulator.locality import LocalityModel
+    from sparda_core.simulator.memory import MemoryNeed
     from sparda_core.simulator.predict import Prediction
     from sparda_core.simulator.profile import Profile
     from sparda_core.whatif.scenario import Scenario
@@ -133,3 +134,15 @@ def notes_of(scenario: Scenario, shape: ModelShape) -> dict[str, str]:
     if scenario.context > shape.context:
         notes["beyond_native_context"] = f"{scenario.context} of {shape.context} tokens"
     return notes
+
+
+def room(scenario: Scenario) -> tuple[MemoryNeed, CapacityError | None]:
+    """Memory of a decode step, and why it does not fit; nothing is simulated. Raises like `Scenario.combination`."""
+    from sparda_core.simulator.memory import memory_need, shortage
+
+    machine, pair = scenario.machine(), scenario.combination()
+    plan = plan_of(scenario, pair)
+    slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    facts = _steady(pair.shape, pair.spec, scenario.batch, scenario.context, 0.0, plan.resident_layers, slots)
+    need = memory_need(plan, facts, context_of(scenario, pair, machine), machine)
+    return need, shortage(need, machine)
