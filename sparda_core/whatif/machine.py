@@ -11,7 +11,7 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Profile
-from sparda_core.simulator.profile_file import load_profile, profile_names
+from sparda_core.simulator.profile_file import load_profile
 from sparda_core.simulator.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ def machine_of(scenario: Scenario) -> Profile:
 
 def _key(name: str) -> tuple[str, int]:
     """A file is read again when it changes."""
-    if name in profile_names():
-        return name, 0
     try:
-        return name, Path(name).stat().st_mtime_ns
+        return name, Path(name).stat().st_mtime_ns if name.endswith(".toml") else 0
     except OSError:
         return name, 0
 

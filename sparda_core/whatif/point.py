@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from sparda_core.compose import Combination, compose
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts, steady_facts
 from sparda_core.plan import StepPlan
-from sparda_core.registry import SELECTORS
+from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.work import WorkContext
 
 if TYPE_CHECKING:
-    from sparda_core.compose import Combination
     from sparda_core.simulator.locality import LocalityModel
     from sparda_core.simulator.memory import MemoryNeed
     from sparda_core.simulator.predict import Prediction
@@ -40,6 +40,30 @@ def predict_point(scenario: Scenario) -> Prediction:
         plan, facts_of(scenario, pair, plan), context=context_of(scenario, pair, machine), selector=pair.selector,
         profile=machine, notes=notes_of(scenario, pair.shape),
     )  # fmt: skip
+
+
+def combination_of(scenario: Scenario) -> Combination:
+    """See Scenario.combination. Made once for equal knobs, since looking a name up means asking every distribution."""
+    options = {
+        "engine": scenario.engine or scenario.machine().engines[0], "slots": scenario.slot_count(),
+        "policy": scenario.policy, "resident_layers": scenario.resident_layers,
+    }  # fmt: skip
+    added = SELECTORS.added(scenario.selector), RUNTIMES.added(scenario.runtime)
+    return _combination(
+        named_shape(scenario.shape), scenario.spec(), scenario.selector, scenario.selector_options, scenario.lead,
+        scenario.runtime, tuple(options.items()), added,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _combination(
+    shape: ModelShape, spec: BlockSpec, selector: str, selector_options: tuple[tuple[str, Any], ...],
+    lead: int | None, runtime: str, options: tuple[tuple[str, Any], ...], _: tuple[object, object],
+) -> Combination:  # fmt: skip
+    chosen = {**dict(selector_options), **lead_options(selector, lead)}
+    return compose(
+        shape, selector, runtime, spec=spec, selector_options=chosen, runtime_options=dict(options)
+    )
 
 
 def plan_of(scenario: Scenario, pair: Combination) -> StepPlan:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from sparda_core.compose import Combination, compose
+from sparda_core.compose import Combination
 from sparda_core.errors import ConfigError, UnknownNameError
-from sparda_core.shapes import SHAPES, BlockSpec, named_shape
+from sparda_core.shapes import SHAPES, BlockSpec
 from sparda_core.whatif.knobs import Knob, knob, knob_of
 
 if TYPE_CHECKING:
@@ -204,26 +204,15 @@ class Scenario:
 
     def combination(self) -> Combination:
         """Selector and runtime, checked against each other; raises as `compose` does."""
-        engine = self.engine or self.machine().engines[0]
-        options = {
-            "engine": engine, "slots": self.slot_count(), "policy": self.policy,
-            "resident_layers": self.resident_layers,
-        }  # fmt: skip
-        return compose(
-            named_shape(self.shape), self.selector, self.runtime, spec=self.spec(),
-            selector_options=self._selector_options(), runtime_options=options,
-        )  # fmt: skip
+        from sparda_core.whatif.point import combination_of
+
+        return combination_of(self)
 
     def predict(self) -> Prediction:
         """Step time, bound and memory of this point; infeasible points say so and hold no time."""
         from sparda_core.whatif.point import predict_point
 
         return predict_point(self)
-
-    def _selector_options(self) -> dict[str, Any]:
-        from sparda_core.whatif.point import lead_options
-
-        return {**dict(self.selector_options), **lead_options(self.selector, self.lead)}
 
 
 def check_knobs(names: Iterable[str]) -> None:
