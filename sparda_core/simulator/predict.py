@@ -166,17 +166,11 @@ def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> Wor
     """Work as the kernels' and the selector's work.py state it; a `uva` transfer holds the context's copy_ctas."""
     from sparda_core.kernels.work_table import work_of
 
-    uva = plan.engine == "uva"
+    holds = context.copy_ctas if plan.engine == "uva" else 0
 
     def work_of_op(op: Op, facts: StepFacts) -> Work:
         work = work_of(op, facts, context, selector)
-        if not work.h2d_bytes or op.lane == Lane.COMPUTE:
-            return work
-        if not uva:
-            return attrs.evolve(work, sms=0)
-        return attrs.evolve(
-            work, sms=context.copy_ctas, cluster=context.copy_cluster, in_flight_bytes=context.copy_in_flight_bytes
-        )
+        return attrs.evolve(work, sms=holds) if work.h2d_bytes and op.lane != Lane.COMPUTE else work
 
     return work_of_op
 
@@ -198,5 +192,5 @@ def _provenance(plan: StepPlan, context: WorkContext, profile: Profile) -> dict[
         "version": __version__,
     }
     if isinstance(profile, GpuProfile):
-        told["launches"] = "eager" if profile.eager else "graph"
+        told["launches"] = profile.launches_of(plan)
     return told
