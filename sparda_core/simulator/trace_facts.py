@@ -95,15 +95,18 @@ def mean_facts(facts: Sequence[StepFacts]) -> StepFacts:
         same = step.selected.shape == last.selected.shape and (step.active == last.active).all()
         if not same or (step.new_tokens, step.budget, step.slots) != (last.new_tokens, last.budget, last.slots):
             raise ConfigError("facts of steps with different rows, budgets, slots or new tokens have no mean")
-    names = ("selected", "misses", "opened", "wasted")
-    counts = {name: _spread(np.mean([getattr(step, name) for step in facts], axis=0)) for name in names}
-    counts["selected"] = np.maximum(counts["selected"], counts["misses"])
-    counts["opened"] = np.minimum(counts["opened"], counts["selected"] - counts["misses"])
-    late = _spread(np.mean([step.late for step in facts], axis=0))
-    return attrs.evolve(last, **counts, late=np.minimum(late, counts["misses"]))
+    selected, misses, opened, late, wasted = (
+        _spread([getattr(step, name) for step in facts]) for name in ("selected", "misses", "opened", "late", "wasted")
+    )
+    selected = np.maximum(selected, misses)
+    return attrs.evolve(
+        last, selected=selected, misses=misses, opened=np.minimum(opened, selected - misses),
+        late=np.minimum(late, misses), wasted=wasted,
+    )  # fmt: skip
 
 
-def _spread(mean: npt.NDArray[np.float64]) -> Ints:
+def _spread(counts: list[Ints]) -> Ints:
+    mean = np.mean(counts, axis=0)
     edges = np.floor(np.concatenate(([0.0], np.cumsum(mean.ravel()))) + 1e-6)
     return np.diff(edges).astype(np.int64).reshape(mean.shape)
 

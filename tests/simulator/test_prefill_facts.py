@@ -84,8 +84,8 @@ def test_a_real_session_stages_chunk_by_chunk_what_the_facts_say(
 
 
 def test_a_predicted_prefill_takes_at_least_the_time_of_its_transfers() -> None:
-    """1,024 tokens in chunks of 256: 16 + 32 + 48 earlier blocks, of 2 KV heads, 256 bytes each, in 2 offloaded layers."""
-    machine = gpu(link=1e6, hbm=1e15, flop=1e18)
+    """1,024 tokens in chunks of 256: 16 + 32 + 48 earlier blocks of 256 bytes, 2 KV heads, 2 offloaded layers."""
+    machine = gpu(link=1e6, hbm=1e13)
     got = FORECAST.predict_prefill(machine, tokens=1024, chunk=256)
     assert got.tokens == 256
     chunks = 4

@@ -14,7 +14,9 @@ from tests.agreement.worlds import SHAPE, SPEC, TOKENS, pair
 STEPS = 24
 
 
-def record(selector: str, runtime: str, prompts: tuple[int, ...], **options: object) -> tuple[Recording, list[StepFacts]]:
+def record(
+    selector: str, runtime: str, prompts: tuple[int, ...], **options: object
+) -> tuple[Recording, list[StepFacts]]:
     """Rows of these prompt lengths decode side by side; every third step the last one sits out."""
     pairing = pair(selector, runtime, runtime_options=options)
     recorder = Recorder(shape=SHAPE, spec=SPEC, selector=selector)
@@ -32,7 +34,7 @@ def record(selector: str, runtime: str, prompts: tuple[int, ...], **options: obj
         session.on_selection = keep
         for step in range(STEPS):
             active = rows if len(rows) == 1 or step % 3 else rows[:-1]
-            facts.append(session.decode({row: TOKENS[step] for row in active}).facts)
+            facts.append(session.decode(dict.fromkeys(active, TOKENS[step])).facts)
             where = np.full((len(rows), 1), -1)
             ids = np.full((SHAPE.layers, len(rows), SHAPE.kv_heads, 1, SPEC.budget), -1)
             for layer, (positions, chosen) in seen.items():
