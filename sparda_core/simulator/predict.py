@@ -154,10 +154,11 @@ def predict(
     need = memory_need(plan, fullest, context, profile)
     problem = shortage(need, profile)
     work = work_of_op or kernel_work(plan, context, selector)
-    gpus = getattr(profile, "gpus", 1)
+    gpus = profile.gpus if isinstance(profile, GpuProfile) else 1
     return Prediction(
         need=need, problem=problem, tokens=gpus * sum(f.rows * f.new_tokens for f in every) / len(every),
-        provenance=_provenance(plan, context, profile) | dict(notes or {}), plan=plan, facts=tuple(every),
+        provenance=_provenance(plan, context, profile) | _outside(plan, every, work, profile) | dict(notes or {}),
+        plan=plan, facts=tuple(every),
         run=None if problem else run_steps(plan, every, work, profile),
     )  # fmt: skip
 
@@ -194,3 +195,16 @@ def _provenance(plan: StepPlan, context: WorkContext, profile: Profile) -> dict[
     if isinstance(profile, GpuProfile):
         told["launches"] = profile.launches_of(plan)
     return told
+
+
+def _outside(plan: StepPlan, every: Sequence[StepFacts], work: WorkOfOp, profile: Profile) -> dict[str, str]:
+    """What lies outside the calibrated domain, for a profile that was told to accept it."""
+    if not (isinstance(profile, GpuProfile) and profile.extrapolate):
+        return {}
+    marks = {
+        mark: None
+        for facts in {id(facts): facts for facts in every}.values()
+        for op in plan.ops
+        for mark in profile.outside(op, work(op, facts), plan=plan, tokens=max(1, facts.rows * facts.new_tokens))
+    }
+    return {"extrapolated": "; ".join(marks)} if marks else {}

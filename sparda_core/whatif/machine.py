@@ -40,12 +40,12 @@ def _key(name: str) -> tuple[str, int]:
 @functools.lru_cache(maxsize=64)
 def _machine(key: tuple[str, int], turned: tuple[tuple[str, Any], ...]) -> Profile:
     profile, knobs = _loaded(key), dict(turned)
-    if knobs["link_gb_s"] is not None:
-        profile = profile.with_link(knobs["link_gb_s"] * GIGA)
     if knobs["pcie"] is not None:
-        if not hasattr(profile, "with_pcie"):
+        if not isinstance(profile, GpuProfile):
             raise _no_such("pcie", knobs["pcie"], profile)
         profile = profile.with_pcie(knobs["pcie"])
+    if knobs["link_gb_s"] is not None:
+        profile = profile.with_link(knobs["link_gb_s"] * GIGA)
     for name, change in (("hbm_gb_s", _hbm), ("tflop_s", _flops), ("host_gb", _host)):
         if knobs[name] is not None:
             if not isinstance(profile, GpuProfile):

@@ -74,8 +74,8 @@ class Scenario:
         group=MACHINE, least=3, most=6,
     )  # fmt: skip
     link_gb_s: float | None = knob(
-        None, float, "another speed of the host link, 1e9 bytes a second (default: the profile's)", metavar="GB/S",
-        group=MACHINE, least=1e-6, most=1e4,
+        None, float, "another speed of the host link, 1e9 bytes a second (default: the profile's or the generation's)",
+        metavar="GB/S", group=MACHINE, least=1e-6, most=1e4,
     )  # fmt: skip
     hbm_gb_s: float | None = knob(
         None, float, "another speed of device memory, 1e9 bytes a second (default: the profile's)", metavar="GB/S",
@@ -149,11 +149,8 @@ class Scenario:
     stride: int = knob(16, int, "tokens between starts of two entries", metavar="TOKENS", group=BLOCKS, least=1)
 
     def __attrs_post_init__(self) -> None:
-        for one, other in (("pcie", "link_gb_s"), ("slots", "slot_factor")):
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise ConfigError(
-                    f"{one}={getattr(self, one)} and {other}={getattr(self, other)} set the same thing; give one"
-                )
+        if self.slots is not None and self.slot_factor is not None:
+            raise ConfigError(f"slots={self.slots} and slot_factor={self.slot_factor} set the same thing; give one")
 
     @classmethod
     def knobs(cls) -> dict[str, Knob]:
@@ -167,12 +164,11 @@ class Scenario:
         return cls(**values)
 
     def turned(self, **values: Any) -> Self:
-        """The same with some knobs turned; raises as `of`. Setting one of two exclusive knobs clears the other."""
+        """The same with some knobs turned; raises as `of`. One of `slots` and `slot_factor` takes the other's place."""
         check_knobs(values)
-        for one, other in (("pcie", "link_gb_s"), ("slots", "slot_factor")):
-            for name, clears in ((one, other), (other, one)):
-                if values.get(name) is not None and clears not in values:
-                    values[clears] = None
+        for name, other in (("slots", "slot_factor"), ("slot_factor", "slots")):
+            if values.get(name) is not None:
+                values.setdefault(other, None)
         return attrs.evolve(self, **values)
 
     def spec(self) -> BlockSpec:
