@@ -48,8 +48,8 @@ def _tables(model: LocalityModel, shares: tuple[MissShares, ...]) -> None:
         model.title, ("deeper than, in selections", "share of newcomers"),
         [(f"{depth:g}", f"{share:.1%}") for depth, share in model.reuse],
         notes=[
-            f"{fitted.newcomers} newcomers among {fitted.selected} blocks of {fitted.streams} streams, {fitted.steps} steps.",
-            f"{fitted.unseen} of them had not been shown before: their depth is known only from below.",
+            f"{fitted.selected} blocks selected in {fitted.steps} steps of {fitted.streams} streams.",
+            f"{fitted.newcomers} of them newcomers, {fitted.unseen} of these never shown before.",
             f"Beyond the last depth the share falls as depth ** -{model.tail:g}.",
             f"Source: {fitted.recording}, sha256 {fitted.sha256[:12]}.",
         ],
