@@ -10,6 +10,7 @@ from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
 from sparda_core.simulator.launches import needs_host_list
 from sparda_core.simulator.profile import FLOPS, HBM, LINK, Charge, Grid, Price, moves
+from sparda_core.simulator.quantity import Quantity
 from sparda_core.work import Work
 
 if TYPE_CHECKING:
@@ -103,19 +104,30 @@ def _grid(profile: GpuProfile, work: Work, tokens: int) -> Grid:
 def _compute_charges(profile: GpuProfile, work: Work) -> list[Charge]:
     """FLOPs and device memory, side by side.
 
-    A kernel at its own ceiling takes all that device memory can give, and not only the share that
-    it makes use of: so whatever else draws on the memory slows it.
+    Where both take about as long, neither runs at its ceiling. A kernel takes all that device memory
+    can give while its bytes move, and not only the share that it makes use of: so whatever else draws
+    on the memory slows it.
     """
     peak, kernel = profile.kernel_ceilings()
+    flops_cap = peak * (min(1.0, work.ctas / profile.sms) if work.ctas else 1.0)
+    hbm_cap = min(kernel, work.ctas * work.cta_bytes_per_s) if work.ctas and work.cta_bytes_per_s else kernel
+    slower = _ridge(work.flops / flops_cap, work.hbm_bytes / hbm_cap, profile.compute.ridge_bend)
     charges = []
     if work.flops:
-        share = min(1.0, work.ctas / profile.sms) if work.ctas else 1.0
-        charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=peak * share))
+        charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=flops_cap / slower))
     if work.hbm_bytes:
-        cap = min(kernel, work.ctas * work.cta_bytes_per_s) if work.ctas and work.cta_bytes_per_s else kernel
-        uses = {"hbm": profile.memory.hbm_bytes_per_s.value / kernel}
-        charges.append(Charge(label=HBM, size=work.hbm_bytes, uses=uses, cap=cap))
+        # A small grid that cannot fill the memory leaves the rest of it to others.
+        uses = {"hbm": profile.memory.hbm_bytes_per_s.value / kernel * slower}
+        charges.append(Charge(label=HBM, size=work.hbm_bytes, uses=uses, cap=hbm_cap / slower))
     return charges
+
+
+def _ridge(flops_s: float, hbm_s: float, bend: Quantity | None) -> float:
+    """How much longer than the longer of the two a kernel takes that needs both."""
+    if bend is None or not (flops_s and hbm_s):
+        return 1.0
+    share = min(flops_s, hbm_s) / max(flops_s, hbm_s)
+    return float((1 + share**bend.value) ** (1 / bend.value))
 
 
 def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> list[Charge]:

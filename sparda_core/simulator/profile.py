@@ -128,12 +128,12 @@ class Profile(abc.ABC):
 
     @property
     def sms(self) -> int:
-        """SMs that kernels and copy CTAs hold; 0 where a device has none to hold."""
+        """SMs whose slots are modelled; 0: none, and grids mean nothing."""
         return 0
 
     @property
     def shared(self) -> frozenset[str]:
-        """Resources of `capacity` that several equal devices of one machine share; each has its own of the others."""
+        """Resources that several such machines of one host share; every other one is each machine's own."""
         return frozenset()
 
     def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:
