@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from sparda_core.errors import ProfileError
@@ -68,7 +67,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         latency_s=inner_s + _latency_s(profile, work, plan.engine), launches_s=inner_s, charges=charges, copies=True,
         ctas=grid.ctas if grid else 0, grid=grid, copy_caps=caps, tokens=tokens, key=plan.engine if charges else "",
         queue=("h2d engine" if work.h2d_bytes else "d2h engine") if by_engine and charges else "",
-        host_waits=_is_cut(profile, op, plan),
+        host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, plan),
     )  # fmt: skip
 
 
@@ -78,20 +77,16 @@ def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
     call_s = work.launches * launch.eager_s.value
     if _is_cut(profile, op, plan):
         return launch.list_s.value + call_s
-    mode = profile.launches_of(plan)
-    if mode == "segments":
-        return launch.step_s.value if _follows_a_cut(profile, op, plan) else 0.0
-    return call_s if mode == "eager" else 0.0
+    return call_s if profile.launches_of(plan) == "eager" else 0.0
+
+
+def _then_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
+    """After a cut the host launches the next segment, which is a graph."""
+    return profile.launch.step_s.value if _is_cut(profile, op, plan) and profile.launches_of(plan) == "segments" else 0.0
 
 
 def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
     return needs_host_list(plan.engine) and cuts(op) and profile.launches_of(plan) != "graph"
-
-
-def _follows_a_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
-    """Whether an operation is the first of a graph segment; the first one of a step comes with the step."""
-    before = next((before for before, here in itertools.pairwise(plan.ops) if here is op), None)
-    return before is not None and _is_cut(profile, before, plan)
 
 
 def _grid(profile: GpuProfile, work: Work, tokens: int) -> Grid:

@@ -66,6 +66,7 @@ class Price:
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
+    then_s     host time after issuing it, before the next operation is issued
     tokens     tokens it processes
     load       share of its time in which a transfer keeps its processor busy (less than 1 on a slow link)
     key        what a CPU profile looks it up by
@@ -85,6 +86,7 @@ class Price:
     copy_caps: tuple[tuple[float, float], ...] = ()
     queue: str = ""
     host_waits: bool = False
+    then_s: float = 0.0
     tokens: int = 1
     load: float = 1.0
     key: str = ""
