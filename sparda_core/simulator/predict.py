@@ -74,7 +74,7 @@ class Prediction:
     @property
     def misses(self) -> float:
         """Blocks moved per step, of one GPU: all layers, rows and KV heads."""
-        return sum(int(facts.misses.sum()) for facts in self.facts) / len(self.facts)
+        return sum(int(facts.misses.sum()) for facts in self.facts) / self._steps
 
     @property
     def late_blocks(self) -> float:
@@ -162,7 +162,7 @@ def predict(
         need=need, problem=problem, tokens=gpus * sum(f.rows * f.new_tokens for f in every) / len(every),
         provenance=_provenance(plan, context, profile) | _outside(plan, every, work, profile) | dict(notes or {}),
         plan=plan, facts=tuple(every),
-        run=None if problem else run_steps(plan, every, work, profile),
+        run=None if problem else run_steps(plan, every, work, profile, replicas=gpus),
     )  # fmt: skip
 
 
