@@ -97,6 +97,13 @@ def test_the_mean_of_many_steps_is_the_steady_step() -> None:
     assert mean_facts(steps).misses.mean() == pytest.approx(steady.misses.mean(), abs=0.02)
 
 
+def test_rows_that_share_a_stream_see_it_at_different_steps() -> None:
+    first, second = facts_of(batch=128, slots=32, policy="lru")
+    now, next_step = (facts.misses.reshape(16, 64) for facts in (first, second))
+    np.testing.assert_array_equal(next_step[:-1], now[1:])
+    assert (now[0] != now[1]).any()
+
+
 def test_a_row_that_outgrows_its_budget_begins_to_miss() -> None:
     model = attrs.evolve(MODEL, churn=0.2)
     facts = locality_facts(model, shape=SHAPE, spec=SPEC, batch=4, context=64 * 15, slots=16, steps=64 * 6)
