@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import StepPlan
@@ -11,6 +14,20 @@ from sparda_core.simulator.link import ceil_ns
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.run import WorkOfOp, run_step
 from sparda_core.trace_counters import Usage, settled
+from sparda_core.trace_source import Origin, TraceSource
+
+if TYPE_CHECKING:
+    from sparda_core.simulator.predict import Prediction
+
+
+def traced(got: Prediction, *, label: str | None = None) -> TraceSource:
+    """A prediction as a source of a trace, with counters and what it rests on; `label` replaces the timeline's own.
+
+    Raises CapacityError where the point does not fit.
+    """
+    timeline = got.timeline if label is None else attrs.evolve(got.timeline, label=label)
+    notes = {"step_s": got.step_s, "provenance": got.provenance}
+    return TraceSource(timeline=timeline, plan=got.plan, origin=Origin.PREDICTED, usage=got.usage, notes=notes)
 
 
 def observe_steps(
