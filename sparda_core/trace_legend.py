@@ -22,7 +22,7 @@ LEGEND: dict[str, str] = {
     WAIT: "ns from the end of the operation before an attention to its start, launch included, over just that time",
     "SMs held": "SMs that kernels of the compute lane hold, and SMs that copies hold",
     "HBM": "bytes of device memory read and written per second, by compute and copies together",
-    "PCIe h2d": "payload per second, host to device",
+    "PCIe h2d": "payload per second, host to device, over whatever links the two (on a CPU: the emulated link)",
     "PCIe d2h": "payload per second, device to host: what is written through to the host store",
     "host memory": "bytes of host memory per second; a block gathered by the CPU passes three times",
 }
