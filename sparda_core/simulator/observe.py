@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import StepPlan
-from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.link import ceil_ns
+from sparda_core.simulator.fluid import ceil_ns
+from sparda_core.simulator.meters import bytes_of, metered
 from sparda_core.simulator.profile import Profile
-from sparda_core.simulator.run import WorkOfOp, run_step
+from sparda_core.simulator.run import Simulator, WorkOfOp
 from sparda_core.trace_counters import Usage, settled
 from sparda_core.trace_source import Origin, TraceSource
 
 if TYPE_CHECKING:
     from sparda_core.simulator.predict import Prediction
+
+#: What was taken of each resource from a time on, ns from the start of a step.
+_Told = list[tuple[int, dict[str, float]]]
 
 
 def traced(got: Prediction, *, label: str | None = None) -> TraceSource:
@@ -31,21 +34,21 @@ def traced(got: Prediction, *, label: str | None = None) -> TraceSource:
 
 
 def observe_steps(
-    plan: StepPlan, facts: Sequence[StepFacts], work_of_op: WorkOfOp, profile: Profile
+    plan: StepPlan, facts: Sequence[StepFacts], work_of_op: WorkOfOp, profile: Profile, *, replicas: int = 1
 ) -> tuple[Usage, ...]:
-    """Usage of every resource over the steps that `run_steps` runs, on the same clock.
+    """Usage of every resource over the steps that `run_steps` runs, on the same clock; of one replica.
 
-    Each distinct step is simulated once more, with somebody watching. The link's two directions are
-    told as payload: what one takes of the other for requests is no byte that anybody moved.
+    Each distinct step is simulated once more, with somebody watching. Device memory and the link's two
+    directions are told in bytes that were moved, whatever they cost (meters.py).
     """
+    simulator = Simulator(plan, work_of_op, metered(profile), split=replicas)
     gap_ns = ceil_ns(profile.step_s)
-    crosstalk = profile.link.crosstalk if isinstance(profile, GpuProfile) else 0.0
-    seen: dict[int, tuple[list[tuple[int, dict[str, float]]], int]] = {}
+    seen: dict[int, tuple[_Told, int]] = {}
     usage: list[Usage] = []
     now_ns = 0
     for step, fact in enumerate(facts):
         if id(fact) not in seen:
-            seen[id(fact)] = _watch(plan, fact, work_of_op, profile, crosstalk)
+            seen[id(fact)] = _watch(simulator, fact)
         once, long_ns = seen[id(fact)]
         now_ns += gap_ns
         usage += (Usage(now_ns + at_ns, step, taken) for at_ns, taken in once)
@@ -53,29 +56,9 @@ def observe_steps(
     return settled(usage)
 
 
-def _watch(
-    plan: StepPlan, facts: StepFacts, work_of_op: WorkOfOp, profile: Profile, crosstalk: float
-) -> tuple[list[tuple[int, dict[str, float]]], int]:
-    told: list[tuple[int, dict[str, float]]] = []
-    _, end_ns = run_step(
-        plan, facts, work_of_op, profile,
-        observer=lambda now_ns, taken: told.append((now_ns, _payload(taken, crosstalk))),
-    )  # fmt: skip
-    # A step ends with nothing under way, whoever spoke last.
-    return [*told, (end_ns, dict.fromkeys(told[-1][1], 0.0))] if told else told, end_ns
-
-
-def _payload(taken: Mapping[str, float], crosstalk: float) -> dict[str, float]:
-    """The link's directions without what each takes of the other: up = u - c down, down = d - c up, solved.
-
-    At a crosstalk of 1 (half duplex) the two cannot be told apart; then what the link carries stands.
-    """
-    told = dict(taken)
-    if crosstalk in (0.0, 1.0):
-        return told
-    up, down = taken["h2d"], taken["d2h"]
-    for name, mine, other in (("h2d", up, down), ("d2h", down, up)):
-        payload = (mine - crosstalk * other) / (1 - crosstalk**2)
-        # What is left of a difference of equal numbers is rounding.
-        told[name] = payload if payload > 1e-9 * max(up, down) else 0.0
-    return told
+def _watch(simulator: Simulator, facts: StepFacts) -> tuple[_Told, int]:
+    told: _Told = []
+    step = simulator.step(facts, lambda now_ns, taken: told.append((now_ns, bytes_of(taken))))
+    if told:  # a step ends with nothing under way, whoever spoke last
+        told.append((step.long_ns, dict.fromkeys(told[-1][1], 0.0)))
+    return told, step.long_ns

@@ -10,16 +10,18 @@ import attrs
 import pytest
 
 from sparda_core.errors import CapacityError
-from sparda_core.plan import Kind, Lane, Op
+from sparda_core.plan import Kind, Lane
+from sparda_core.simulator.cpu import KindCost
 from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.meters import metered
 from sparda_core.simulator.observe import observe_steps
 from sparda_core.simulator.predict import Prediction
 from sparda_core.simulator.profile import Profile
-from sparda_core.simulator.run import run_steps
+from sparda_core.simulator.run import run_step, run_steps
 from sparda_core.trace_counters import Usage, integral, settled
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.work import Work
-from tests.simulator.scenes import by_kind, cpu, facts, gpu, pipeline, plan
+from tests.simulator.scenes import by_kind, cpu, facts, gpu, pipeline
 
 TABLE: dict[str, Work] = {
     Kind.PROJECT: Work(hbm_bytes=10e6), Kind.DIFF: Work(), Kind.ATTEND: Work(hbm_bytes=5e6, d2h_bytes=3e5),
@@ -41,7 +43,7 @@ def rounding(usage: tuple[Usage, ...], resource: str) -> float:
     return max(one.taken[resource] for one in usage) * len(PLAN.ops) / 1e9
 
 
-@pytest.mark.parametrize("both", [5e10, 4e10, 3e10], ids=lambda both: f"both ways at {both:g}")
+@pytest.mark.parametrize("both", [5e10, 4e10, 2.5e10], ids=lambda both: f"both ways at {both:g}")
 def test_counters_integrate_to_the_bytes_moved(both: float) -> None:
     usage = watched(gpu(link=5e10, both=both, gap_s=1e-6))
     wanted = {
@@ -58,13 +60,6 @@ def test_a_byte_counted_twice_would_be_noticed() -> None:
     usage = watched(gpu(link=5e10, both=4e10))
     twice = tuple(attrs.evolve(one, taken={"h2d": 2 * one.taken["h2d"]}) for one in usage)
     assert integral(twice, "h2d") > moved(lambda work: work.h2d_bytes) + rounding(twice, "h2d")
-
-
-def test_a_link_that_is_half_duplex_tells_what_it_carries() -> None:
-    usage = watched(gpu(link=5e10, both=2.5e10))
-    both = moved(lambda work: work.h2d_bytes + work.d2h_bytes)
-    assert integral(usage, "h2d") == pytest.approx(both, rel=1e-2)
-    assert integral(usage, "d2h") == pytest.approx(both, rel=1e-2)
 
 
 def test_counters_are_never_negative_nor_above_capacity_and_end_at_nothing() -> None:
@@ -89,13 +84,21 @@ def test_watching_keeps_the_clock_of_the_steps_that_are_watched() -> None:
         assert next(one.at_ns for one in usage if one.step == step and any(one.taken.values())) == first
 
 
-def test_a_machine_without_shared_resources_has_no_counters() -> None:
-    from sparda_core.simulator.cpu import KindCost
+@pytest.mark.parametrize("link", [None, 1e9])
+def test_a_cpu_tells_the_bytes_of_its_transfers(link: float | None) -> None:
+    made = pipeline(4, early=True, engine="thread")
+    cost = KindCost(fixed_s=1e-6, driver="h2d_bytes", per_unit_s=2e-10, slowdown=1.5)
+    profile = cpu({f"decode/{kind}": cost for kind in TABLE})
+    usage = observe_steps(made, [facts()], by_kind(TABLE), profile.with_link(link) if link else profile)
+    assert integral(usage, "h2d") == pytest.approx(3e6, rel=1e-3)
+    assert max(one.taken["h2d"] for one in usage) <= (link or 5e9)
 
-    made = plan(Op(kind=Kind.MLP, layer=0), engine="thread")
-    profile = cpu({"decode/mlp": KindCost(fixed_s=1e-6, driver="flops", per_unit_s=0.0)})
-    usage = observe_steps(made, [facts()], by_kind({Kind.MLP: Work()}), profile)
-    assert all(one.taken == {} for one in usage)
+
+def test_meters_change_no_time() -> None:
+    machine = Scenario().machine()
+    for work in (by_kind(TABLE), by_kind({**TABLE, Kind.FETCH: Work(h2d_bytes=9e6, d2h_bytes=1e6, pieces=9, sms=4)})):
+        for profile in (machine, gpu(link=5e10, both=3e10, slower=1.3)):
+            assert run_step(PLAN, facts(), work, metered(profile)) == run_step(PLAN, facts(), work, profile)
 
 
 def test_of_several_values_at_one_time_the_last_stands() -> None:
