@@ -165,37 +165,33 @@ def predict(
     need = memory_need(plan, fullest, context, profile)
     problem = shortage(need, profile)
     work = work_of_op or kernel_work(plan, context, selector)
-    gpus = getattr(profile, "gpus", 1)
+    gpus = profile.gpus if isinstance(profile, GpuProfile) else 1
     return Prediction(
         need=need, problem=problem, tokens=gpus * sum(f.rows * f.new_tokens for f in every) / len(every),
-        provenance=_provenance(plan, context, profile) | dict(notes or {}), plan=plan, facts=tuple(every),
-        run=None if problem else run_steps(plan, every, work, profile),
-        watch=functools.partial(_watch, plan, every, context, selector, profile, work_of_op),
+        provenance=_provenance(plan, context, profile) | _outside(plan, every, work, profile) | dict(notes or {}),
+        plan=plan, facts=tuple(every),
+        run=None if problem else run_steps(plan, every, work, profile, replicas=gpus),
+        watch=functools.partial(_watch, plan, every, context, selector, profile, work_of_op, gpus),
     )  # fmt: skip
 
 
 def _watch(
     plan: StepPlan, facts: Sequence[StepFacts], context: WorkContext, selector: Selector, profile: Profile,
-    work_of_op: WorkOfOp | None,
+    work_of_op: WorkOfOp | None, gpus: int,
 ) -> tuple[Usage, ...]:  # fmt: skip
-    return observe_steps(plan, facts, work_of_op or kernel_work(plan, context, selector), profile)
+    work = work_of_op or kernel_work(plan, context, selector)
+    return observe_steps(plan, facts, work, profile, replicas=gpus)
 
 
 def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> WorkOfOp:
     """Work as the kernels' and the selector's work.py state it; a `uva` transfer holds the context's copy_ctas."""
     from sparda_core.kernels.work_table import work_of
 
-    uva = plan.engine == "uva"
+    holds = context.copy_ctas if plan.engine == "uva" else 0
 
     def work_of_op(op: Op, facts: StepFacts) -> Work:
         work = work_of(op, facts, context, selector)
-        if not work.h2d_bytes or op.lane == Lane.COMPUTE:
-            return work
-        if not uva:
-            return attrs.evolve(work, sms=0)
-        return attrs.evolve(
-            work, sms=context.copy_ctas, cluster=context.copy_cluster, in_flight_bytes=context.copy_in_flight_bytes
-        )
+        return attrs.evolve(work, sms=holds) if work.h2d_bytes and op.lane != Lane.COMPUTE else work
 
     return work_of_op
 
@@ -219,3 +215,16 @@ def _provenance(plan: StepPlan, context: WorkContext, profile: Profile) -> dict[
     if isinstance(profile, GpuProfile):
         told["launches"] = profile.launches_of(plan)
     return told
+
+
+def _outside(plan: StepPlan, every: Sequence[StepFacts], work: WorkOfOp, profile: Profile) -> dict[str, str]:
+    """What lies outside the calibrated domain, for a profile that was told to accept it."""
+    if not (isinstance(profile, GpuProfile) and profile.extrapolate):
+        return {}
+    marks = {
+        mark: None
+        for facts in {id(facts): facts for facts in every}.values()
+        for op in plan.ops
+        for mark in profile.outside(op, work(op, facts), plan=plan, tokens=max(1, facts.rows * facts.new_tokens))
+    }
+    return {"extrapolated": "; ".join(marks)} if marks else {}

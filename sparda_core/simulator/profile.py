@@ -128,7 +128,7 @@ class Profile(abc.ABC):
 
     @property
     def sms(self) -> int:
-        """SMs whose slots are modelled; 0: none, and grids mean nothing."""
+        """SMs that kernels and copy CTAs hold; 0 where a device has none to hold."""
         return 0
 
     @property

@@ -5,19 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sparda_core.errors import ConfigError
+import attrs
+
+from sparda_core.compose import Combination, compose
+from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts, steady_facts
 from sparda_core.plan import StepPlan
-from sparda_core.registry import SELECTORS
+from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.work import WorkContext
 
 if TYPE_CHECKING:
-    from sparda_core.compose import Combination
+    from sparda_core.simulator.locality import LocalityModel
+    from sparda_core.simulator.memory import MemoryNeed
     from sparda_core.simulator.predict import Prediction
     from sparda_core.simulator.profile import Profile
     from sparda_core.whatif.scenario import Scenario
@@ -36,6 +40,30 @@ def predict_point(scenario: Scenario) -> Prediction:
         plan, facts_of(scenario, pair, plan), context=context_of(scenario, pair, machine), selector=pair.selector,
         profile=machine, notes=notes_of(scenario, pair.shape),
     )  # fmt: skip
+
+
+def combination_of(scenario: Scenario) -> Combination:
+    """See Scenario.combination. Made once for equal knobs, since looking a name up means asking every distribution."""
+    options = {
+        "engine": scenario.engine or scenario.machine().engines[0], "slots": scenario.slot_count(),
+        "policy": scenario.policy, "resident_layers": scenario.resident_layers,
+    }  # fmt: skip
+    added = SELECTORS.added(scenario.selector), RUNTIMES.added(scenario.runtime)
+    return _combination(
+        named_shape(scenario.shape), scenario.spec(), scenario.selector, scenario.selector_options, scenario.lead,
+        scenario.runtime, tuple(options.items()), added,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _combination(
+    shape: ModelShape, spec: BlockSpec, selector: str, selector_options: tuple[tuple[str, Any], ...],
+    lead: int | None, runtime: str, options: tuple[tuple[str, Any], ...], _: tuple[object, object],
+) -> Combination:  # fmt: skip
+    chosen = {**dict(selector_options), **lead_options(selector, lead)}
+    return compose(
+        shape, selector, runtime, spec=spec, selector_options=chosen, runtime_options=dict(options)
+    )
 
 
 def plan_of(scenario: Scenario, pair: Combination) -> StepPlan:
@@ -66,13 +94,26 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
     """Facts of the steps to predict, one after another."""
     if scenario.phase == "prefill":
         raise ConfigError("phase='prefill' is not there yet; use phase='decode'")
-    if scenario.locality is not None:
-        raise ConfigError(f"locality={scenario.locality!r} is not there yet; leave it out and give churn")
     slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    if scenario.locality is not None:
+        return _played(
+            locality_of(scenario), shape=pair.shape, spec=pair.spec, batch=scenario.batch, context=scenario.context,
+            slots=scenario.slot_count(), policy=scenario.policy, resident_layers=plan.resident_layers,
+            steps=scenario.steps or 1, seed=scenario.seed, steady=scenario.steps is None,
+        )  # fmt: skip
     once = _steady(
         pair.shape, pair.spec, scenario.batch, scenario.context, scenario.churn_share(), plan.resident_layers, slots
     )
     return (once,) * (scenario.steps or 1)
+
+
+def locality_of(scenario: Scenario) -> LocalityModel:
+    """The scenario's locality, at the scenario's churn where one is given; raises as `load_locality`."""
+    from sparda_core.simulator.locality_file import load_locality
+
+    assert scenario.locality is not None
+    model = load_locality(scenario.locality)
+    return model if scenario.churn is None else attrs.evolve(model, churn=scenario.churn)
 
 
 @functools.lru_cache(maxsize=64)
@@ -82,6 +123,14 @@ def _steady(
     return steady_facts(
         shape=shape, spec=spec, batch=batch, context=context, churn=churn, resident_layers=resident, slots=slots
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _played(model: LocalityModel, **load: Any) -> tuple[StepFacts, ...]:
+    """What `locality_facts` makes of these arguments."""
+    from sparda_core.simulator.locality_facts import locality_facts
+
+    return locality_facts(model, **load)
 
 
 def lead_options(selector: str, lead: int | None) -> dict[str, int]:
@@ -102,7 +151,22 @@ def lead_options(selector: str, lead: int | None) -> dict[str, int]:
 
 def notes_of(scenario: Scenario, shape: ModelShape) -> dict[str, str]:
     """What a prediction rests on besides the profile, for its provenance."""
-    notes = {"locality": scenario.locality or "churn alone", "seed": str(scenario.seed)}
+    notes = {"locality": "churn alone: every newcomer is a miss"}
+    if scenario.locality is not None:
+        model = locality_of(scenario)
+        notes = {"locality": f"{model.name}, churn {model.churn:g}", "seed": str(scenario.seed)}
     if scenario.context > shape.context:
         notes["beyond_native_context"] = f"{scenario.context} of {shape.context} tokens"
     return notes
+
+
+def room(scenario: Scenario) -> tuple[MemoryNeed, CapacityError | None]:
+    """Memory of a decode step, and why it does not fit; nothing is simulated. Raises like `Scenario.combination`."""
+    from sparda_core.simulator.memory import memory_need, shortage
+
+    machine, pair = scenario.machine(), scenario.combination()
+    plan = plan_of(scenario, pair)
+    slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    facts = _steady(pair.shape, pair.spec, scenario.batch, scenario.context, 0.0, plan.resident_layers, slots)
+    need = memory_need(plan, facts, context_of(scenario, pair, machine), machine)
+    return need, shortage(need, machine)
