@@ -11,7 +11,7 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.plan import Kind, StepPlan
 from sparda_core.spans import Span, Timeline
-from sparda_core.trace_counters import COUNTERS, Usage
+from sparda_core.trace_counters import Usage, resource_counters
 from sparda_core.trace_parts import LANE_THREADS, chains
 
 
@@ -46,11 +46,10 @@ class StepPart:
     usage: tuple[Usage, ...]
 
     def most_events(self, plan: StepPlan) -> int:
-        """Events that it is drawn with, or a few more."""
+        """Events that it is drawn with, or a few more: as if every layer moved blocks and waited for them."""
         attends = sum(span.kind == Kind.ATTEND for span in self.timeline.spans)
-        counters = {COUNTERS[name][0] for use in self.usage[:1] for name in use.taken if name in COUNTERS}
-        slices_and_arrows = len(self.timeline.spans) + 3 * len(chains(plan))
-        return slices_and_arrows + 2 * attends + len(counters) * len(self.usage)
+        counters = sum(1 for _ in resource_counters(0, self.usage))
+        return len(self.timeline.spans) + 3 * len(chains(plan)) + 2 * attends + counters
 
 
 def by_step(source: TraceSource) -> dict[int, StepPart]:
