@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sparda_core.cli.knobs import add_knobs, scenario_of
 from sparda_core.cli.options import POSITIVE, add_json
 from sparda_core.cli.parser import number
+from sparda_core.cli.predict_tables import rate
 from sparda_core.cli.screen import seconds, show_json, show_table, size
 from sparda_core.whatif.search import Choices
 
@@ -153,7 +154,7 @@ def _recommended(best: Option) -> list[tuple[str, str]]:
             ("engine", f"{at.engine}, {at.ctas} CTAs" if at.engine == "uva" else str(at.engine)),
         ]
     return [
-        *rows, ("tokens/s", f"{best.tokens_per_s:.4g}"), ("step", seconds(best.step_s)), ("bound by", best.bound),
+        *rows, ("tokens/s", rate(best.tokens_per_s)), ("step", seconds(best.step_s)), ("bound by", best.bound),
         ("memory", f"device {size(best.device_bytes)}, host {size(best.host_bytes)}"),
     ]  # fmt: skip
 
@@ -178,7 +179,7 @@ def _met(got: Advice) -> str:
     if got.met:
         return "yes"
     if got.target.tokens_per_s is not None:
-        return f"no: {got.best.tokens_per_s:.4g} of {got.target.tokens_per_s:.4g} tokens/s"
+        return f"no: {rate(got.best.tokens_per_s)} of {rate(got.target.tokens_per_s)} tokens/s"
     most = max(got.found.most, key=lambda pair: got.found.most[pair])
     return (
         f"no: {got.best.scenario.batch} of {got.target.batch} rows at a time; "
@@ -200,6 +201,6 @@ def _row(option: Option) -> tuple[Any, ...]:
     offloads = at.runtime != "resident"
     return (
         option.pair, at.batch, f"{at.slot_factor:g}x {at.policy}" if offloads else "-", at.engine if offloads else "-",
-        at.ctas if offloads and at.engine == "uva" else None, f"{option.tokens_per_s:.4g}", seconds(option.step_s),
+        at.ctas if offloads and at.engine == "uva" else None, rate(option.tokens_per_s), seconds(option.step_s),
         seconds(option.exposed_s), option.bound, size(option.device_bytes), size(option.host_bytes),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.selector import Selector
-from sparda_core.simulator.bound import bound_of, shares
+from sparda_core.simulator.bound import BOUNDS, bound_of, shares
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.late import late_blocks
 from sparda_core.simulator.memory import MemoryNeed, memory_need, shortage
@@ -118,8 +118,11 @@ class Prediction:
 
     @property
     def spent(self) -> dict[str, float]:
-        """Seconds of the first step's critical path by launch, select, hbm, compute, pcie."""
-        return shares(self.timeline, self.plan)
+        """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps."""
+        first = {id(facts): step for step, facts in reversed(list(enumerate(self.facts)))}
+        each = {step: shares(self.timeline, self.plan, step) for step in first.values()}
+        every = [each[first[id(facts)]] for facts in self.facts]
+        return {name: sum(one[name] for one in every) / len(every) for name in BOUNDS}
 
     @property
     def bound(self) -> str:

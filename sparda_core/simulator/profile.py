@@ -66,6 +66,7 @@ class Price:
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
+    then_s     host time after issuing it, before the next operation is issued
     tokens     tokens it processes
     load       share of its time in which a transfer keeps its processor busy (less than 1 on a slow link)
     key        what a CPU profile looks it up by
@@ -85,6 +86,7 @@ class Price:
     copy_caps: tuple[tuple[float, float], ...] = ()
     queue: str = ""
     host_waits: bool = False
+    then_s: float = 0.0
     tokens: int = 1
     load: float = 1.0
     key: str = ""
@@ -128,12 +130,12 @@ class Profile(abc.ABC):
 
     @property
     def sms(self) -> int:
-        """SMs that kernels and copy CTAs hold; 0 where a device has none to hold."""
+        """SMs whose slots are modelled; 0: none, and grids mean nothing."""
         return 0
 
     @property
     def shared(self) -> frozenset[str]:
-        """Resources of `capacity` that several equal devices of one machine share; each has its own of the others."""
+        """Resources that several such machines of one host share; every other one is each machine's own."""
         return frozenset()
 
     def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:

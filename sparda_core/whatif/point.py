@@ -91,10 +91,14 @@ def context_of(scenario: Scenario, pair: Combination, machine: Profile) -> WorkC
 
 
 def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[StepFacts]:
-    """Facts of the steps to predict, one after another."""
-    if scenario.phase == "prefill":
-        raise ConfigError("phase='prefill' is not there yet; use phase='decode'")
+    """Facts of the steps to predict, one after another; of prefill the chunks of one row, as rows are read in turn."""
     slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    if scenario.phase == "prefill":
+        from sparda_core.simulator.prefill_facts import prefill_facts
+
+        return prefill_facts(
+            pair.shape, pair.spec, tokens=scenario.context, chunk=scenario.chunk, mode=scenario.prefill, slots=slots
+        )
     if scenario.locality is not None:
         return _played(
             locality_of(scenario), shape=pair.shape, spec=pair.spec, batch=scenario.batch, context=scenario.context,
@@ -152,7 +156,9 @@ def lead_options(selector: str, lead: int | None) -> dict[str, int]:
 def notes_of(scenario: Scenario, shape: ModelShape) -> dict[str, str]:
     """What a prediction rests on besides the profile, for its provenance."""
     notes = {"locality": "churn alone: every newcomer is a miss"}
-    if scenario.locality is not None:
+    if scenario.phase == "prefill":
+        notes = {"locality": "none: a prefill stages earlier blocks whole"}
+    elif scenario.locality is not None:
         model = locality_of(scenario)
         notes = {"locality": f"{model.name}, churn {model.churn:g}", "seed": str(scenario.seed)}
     if scenario.context > shape.context:

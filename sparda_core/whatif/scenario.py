@@ -36,7 +36,10 @@ class Scenario:
         "decode", str, "what is predicted: one step of all rows, or reading a prompt", metavar="NAME", group=LOAD,
         choices=("decode", "prefill"),
     )  # fmt: skip
-    batch: int = knob(8, int, "sequences decoded together on each GPU", metavar="ROWS", group=LOAD, least=1)
+    batch: int = knob(
+        8, int, "sequences decoded together on each GPU (prefill reads one after another)", metavar="ROWS", group=LOAD,
+        least=1,
+    )  # fmt: skip
     context: int = knob(
         131072, int, "tokens in each row's cache (prefill: of the prompt)", metavar="TOKENS", group=LOAD, least=1
     )
