@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -167,6 +168,19 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_predicted(
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("sparda_core.whatif.scenario.Scenario.predict", lambda self: pytest.fail("predicted"))
     assert "file: is no folder" in refusal(*ASKED, "--out", tmp_path / "file" / "traces")
+
+
+def test_the_python_lines_of_the_documents_write_two_predictions_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?write_trace.*?)^```", text, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "commands.md", "exec"), {})  # noqa: S102 - our own page
+    other = strict(tmp_path / "two.json")["otherData"]["timelines"]
+    assert [(one["pid"], one["label"], one["runtime"]) for one in other] == [
+        (2, "offload-prefetch", "offload-prefetch"), (4, "offload-sync", "offload-sync"),
+    ]  # fmt: skip
 
 
 def test_a_predicted_timeline_loads_no_torch(tmp_path: Path) -> None:
