@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def bare_loop(timeouts: int) -> None:
     env.run()
 
 
-def _timeouts(env: simpy.Environment, count: int) -> Iterator[simpy.Event]:
+def _timeouts(env: simpy.Environment, count: int) -> Generator[simpy.Event, None, None]:
     for _ in range(count):
         yield env.timeout(1000)
 
