@@ -8,20 +8,24 @@ from itertools import pairwise
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparda_core.errors import CapacityError
-from sparda_core.plan import Kind, Lane
+from sparda_core.plan import Kind, Lane, StepPlan
 from sparda_core.simulator.cpu import KindCost
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.meters import metered
 from sparda_core.simulator.observe import observe_steps
 from sparda_core.simulator.predict import Prediction
 from sparda_core.simulator.profile import Profile
-from sparda_core.simulator.run import run_step, run_steps
+from sparda_core.simulator.run import run_step, run_steps, simulate
+from sparda_core.trace import TraceSource, trace_events
 from sparda_core.trace_counters import Usage, integral, settled
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.work import Work
 from tests.simulator.scenes import by_kind, cpu, facts, gpu, pipeline
+from tests.simulator.test_run import schedules
 
 TABLE: dict[str, Work] = {
     Kind.PROJECT: Work(hbm_bytes=10e6), Kind.DIFF: Work(), Kind.ATTEND: Work(hbm_bytes=5e6, d2h_bytes=3e5),
@@ -54,6 +58,28 @@ def test_counters_integrate_to_the_bytes_moved(both: float) -> None:
     for resource, units in wanted.items():
         over = integral(usage, resource) - units
         assert -1e-6 * units <= over <= rounding(usage, resource) + 1e-6 * units, resource
+
+
+@given(scene=schedules(), both=st.sampled_from([5e10, 3.5e10, 2.5e10]), slower=st.sampled_from([1.0, 1.4]))
+def test_under_any_plan_counters_integrate_to_its_bytes_and_a_trace_of_it_is_lawful(
+    scene: tuple[StepPlan, dict[str, Work]], both: float, slower: float
+) -> None:
+    made, table = scene
+    profile = gpu(both=both, slower=slower, gap_s=1e-6)
+    usage = observe_steps(made, [facts()], by_kind(table), profile)
+    for resource, of in (("hbm", "hbm_bytes"), ("h2d", "h2d_bytes"), ("d2h", "d2h_bytes")):
+        units = sum(getattr(work, of) for work in table.values())
+        most = max((one.taken[resource] for one in usage), default=0.0)
+        over = integral(usage, resource) - units
+        assert -1e-6 * units <= over <= most * len(made.ops) / 1e9 + 1e-6 * units, resource
+    timeline = simulate(made, facts(), by_kind(table), profile)
+    events = trace_events([TraceSource(timeline=timeline, plan=made, usage=usage)])
+    for phase in ("X", "C"):
+        last: dict[tuple[int, str], float] = {}
+        for event in (event for event in events if event["ph"] == phase):
+            track = event["tid"], event["name"] if phase == "C" else ""
+            assert event["ts"] >= last.get(track, 0.0)
+            last[track] = event["ts"] + event.get("dur", 0.0) * (1 - 1e-12)
 
 
 def test_a_byte_counted_twice_would_be_noticed() -> None:
