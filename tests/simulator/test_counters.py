@@ -66,6 +66,8 @@ def test_under_any_plan_counters_integrate_to_its_bytes_and_a_trace_of_it_is_law
 ) -> None:
     made, table = scene
     profile = gpu(both=both, slower=slower, gap_s=1e-6)
+    steps = [run_step(made, facts(), by_kind(table), machine) for machine in (profile, metered(profile))]
+    assert steps[0] == steps[1]  # meters change no time
     usage = observe_steps(made, [facts()], by_kind(table), profile)
     for resource, of in (("hbm", "hbm_bytes"), ("h2d", "h2d_bytes"), ("d2h", "d2h_bytes")):
         units = sum(getattr(work, of) for work in table.values())
