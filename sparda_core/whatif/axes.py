@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import types
-import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import attrs
-
 from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.whatif.knobs import Knob
 from sparda_core.whatif.scenario import Scenario
 
 #: Figures that a value inside a range keeps: 0.02340 is as good as 0.0234034731932072, and can be typed again.
@@ -19,74 +15,39 @@ RANGE_FIGURES = 4
 MOST_POINTS = 100_000
 
 
-@attrs.frozen(kw_only=True)
-class Knob:
-    """A field of Scenario: its name, the type of its values, whether None (`none`) is one of them."""
-
-    name: str
-    kind: type
-    optional: bool
-
-    @property
-    def numeric(self) -> bool:
-        """Whether its values lie on a line: ranges, crossovers and heat maps need that."""
-        return self.kind in (int, float)
-
-
-def knobs() -> dict[str, Knob]:
-    """Every knob of Scenario that a text can set, by name."""
-    found = (_knob(name, hint) for name, hint in typing.get_type_hints(Scenario).items())
-    return {knob.name: knob for knob in found if knob is not None}
-
-
-def _knob(name: str, hint: Any) -> Knob | None:
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
-    kinds = [part for part in parts if part is not types.NoneType]
-    if typing.get_origin(hint) is typing.Literal:
-        kinds = [str]
-    known = len(kinds) == 1 and kinds[0] in (int, float, str, bool)
-    return Knob(name=name, kind=kinds[0], optional=types.NoneType in parts) if known else None
-
-
 def knob_named(name: str) -> Knob:
-    """The knob of that name; raises UnknownNameError with the nearest one."""
-    every = knobs()
-    if name not in every:
-        raise UnknownNameError(what="knob", name=name, known=every)
-    return every[name]
+    """The knob of that name, dashes for underscores allowed; raises UnknownNameError with the nearest one."""
+    every = {key: knob for key, knob in Scenario.knobs().items() if knob.kind is not dict}
+    tidy = name.strip().replace("-", "_")
+    if tidy not in every:
+        raise UnknownNameError(what="knob", name=name.strip(), known=every)
+    return every[tidy]
 
 
 def value_of(knob: Knob, text: str) -> Any:
-    """A value from text: `none` where the knob has one; raises ConfigError for what is no value of its type."""
+    """A value from text: `none` where the knob has one; raises ConfigError for what the knob does not take."""
     text = text.strip()
     if text.lower() == "none" and knob.optional:
         return None
+    value: Any = text
     if knob.kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{knob.name}={text!r} must be true or false")
-        return text.lower() == "true"
-    try:
-        value = knob.kind(text)
-    except ValueError:
-        value = text
+        value = {"true": True, "false": False}.get(text.lower(), text)
+    elif knob.numeric:
+        try:
+            value = knob.kind(text)
+        except ValueError:
+            value = text
     return checked(knob, value)
 
 
 def checked(knob: Knob, value: Any) -> Any:
-    """`value` as the knob's type (numpy scalars and whole floats welcome); raises ConfigError for anything else."""
+    """`value` as the knob's own type (numpy scalars and whole floats welcome); raises ConfigError for anything else."""
     item = getattr(value, "item", None)
     value = item() if callable(item) else value
-    if value is None and knob.optional:
-        return None
-    if knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    right = isinstance(value, knob.kind) and isinstance(value, bool) == (knob.kind is bool)
-    if not right or (isinstance(value, str) and not value):
-        wants = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}[knob.kind]
-        raise ConfigError(f"{knob.name}={value!r} must be {wants}" + (" or none" if knob.optional else ""))
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{knob.name}={value} must be finite; leave the point out")
-    return value
+    if value == "":
+        raise ConfigError(f"{knob.name} has an empty value; leave it out")
+    knob.check(value)
+    return float(value) if knob.kind is float and value is not None else value
 
 
 def parse_axis(text: str, *, most: int = MOST_POINTS) -> tuple[str, tuple[Any, ...]]:
@@ -98,7 +59,7 @@ def parse_axis(text: str, *, most: int = MOST_POINTS) -> tuple[str, tuple[Any, .
     name, separator, listed = text.partition("=")
     if not separator:
         raise ConfigError(f"grid {text!r} must be NAME=VALUES, such as batch=1,2,4 or link_gb_s=10:60:6")
-    knob = knob_named(name.strip().replace("-", "_"))
+    knob = knob_named(name)
     items = [item for item in listed.split(",") if item.strip()]
     if not items:
         raise ConfigError(f"grid {text!r} has no values; list some, such as {knob.name}=1,2,4")

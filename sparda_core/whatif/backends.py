@@ -91,15 +91,15 @@ def _results(joblib: Any, jobs: int, function: Callable[[A], B], tasks: Iterable
 
 
 @contextlib.contextmanager
-def _dask(jobs: int, address: str | None) -> Iterator[Pool]:
+def _dask(_jobs: int, address: str | None) -> Iterator[Pool]:
     _need("joblib", "dask")
     _need("distributed", "dask")
-    from distributed import Client
+    import distributed
 
     if address is None:
         raise ConfigError("backend='dask' needs the scheduler's address: start `dask scheduler`, give --address tcp://...")
     try:
-        client = Client(address, timeout=PATIENCE_S, set_as_default=False)
+        client: Any = distributed.Client(address, timeout=PATIENCE_S, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as wrong:  # TimeoutError is an OSError
         raise ConfigError(f"no Dask scheduler answers at address={address!r} ({wrong}); is it running?") from wrong
     with client, _joblib("dask", -1, client=client) as pool:
@@ -107,7 +107,7 @@ def _dask(jobs: int, address: str | None) -> Iterator[Pool]:
 
 
 @contextlib.contextmanager
-def _ray(jobs: int, address: str | None) -> Iterator[Pool]:
+def _ray(_jobs: int, address: str | None) -> Iterator[Pool]:
     _need("joblib", "ray")
     _need("ray", "ray")
     import ray
@@ -125,11 +125,11 @@ def _ray(jobs: int, address: str | None) -> Iterator[Pool]:
         ray.shutdown()
 
 
-def _threads(jobs: int, address: str | None) -> contextlib.AbstractContextManager[Pool]:
+def _threads(jobs: int, _address: str | None) -> contextlib.AbstractContextManager[Pool]:
     return _joblib("threading", jobs)
 
 
-def _processes(jobs: int, address: str | None) -> contextlib.AbstractContextManager[Pool]:
+def _processes(jobs: int, _address: str | None) -> contextlib.AbstractContextManager[Pool]:
     return _joblib("loky", jobs)
 
 

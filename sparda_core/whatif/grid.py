@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from sparda_core.errors import ConfigError
-from sparda_core.whatif.axes import MOST_POINTS, checked, knob_named, knobs, without_repeats
+from sparda_core.errors import ConfigError, SpardaError, UnknownNameError
+from sparda_core.whatif.axes import MOST_POINTS, checked, knob_named, without_repeats
 from sparda_core.whatif.scenario import Scenario
 
 #: What a person who owns the machine and the load is free to choose. All else is given: it makes a cell.
@@ -57,7 +57,7 @@ def _axis(name: str, values: Sequence[Any] | Mapping[str, Mapping[str, Any]]) ->
     if not isinstance(values, Mapping):
         labels = without_repeats(checked(knob_named(name), value) for value in values)
         return Axis(name=name, labels=labels, settings=tuple({name: label} for label in labels))
-    if name in knobs():
+    if name in Scenario.knobs():
         raise ConfigError(f"axis {name!r} bundles several knobs but has the name of one; call it something else")
     settings = tuple({key: checked(knob_named(key), item) for key, item in one.items()} for one in values.values())
     return Axis(name=name, labels=tuple(values), settings=settings)
@@ -89,6 +89,19 @@ class Grid:
                 "split it into several studies, or raise the bound (--most-points)"
             )
 
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """A name that nobody knows is a slip, not a point that cannot work."""
+        for axis in self.axes:
+            for setting in axis.settings if not axis.numeric else ():
+                try:
+                    self.base.turned(**setting).combination()
+                except UnknownNameError:
+                    raise
+                except (SpardaError, OSError):
+                    continue  # alone it does not work; other axes may mend that, or their rows say why
+
     def __len__(self) -> int:
         return math.prod(len(axis.labels) for axis in self.axes)
 
@@ -118,7 +131,7 @@ class Grid:
 
     def scenario(self, point: int) -> Scenario:
         """The scenario of a point; raises ConfigError where its knobs contradict each other."""
-        return attrs.evolve(self.base, **self.settings(point))
+        return self.base.turned(**self.settings(point))
 
     def spread_out(self) -> Iterator[int]:
         """Every point once, in an order that meets all values of all axes early."""

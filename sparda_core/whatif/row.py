@@ -29,6 +29,7 @@ class Row:
 
     point         number in the grid
     labels        axis -> label
+    misses        blocks moved per step, of one GPU; late_blocks: those that had not arrived when they were wanted
     bound         what most of the critical path is spent for
     device_bytes  needed on the device; host_bytes: for the host store
     short_of      the memory that is too small, with what it needs and has, bytes
@@ -43,6 +44,8 @@ class Row:
     transfer_s: float | None = None
     hidden_s: float | None = None
     exposed_s: float | None = None
+    misses: float | None = None
+    late_blocks: float | None = None
     bound: str | None = None
     device_bytes: float | None = None
     host_bytes: float | None = None
@@ -80,13 +83,13 @@ def _row(grid: Grid, point: int) -> Row:
         return Row(point=point, labels=labels, status=Status.NO_MEMORY, **_shortage(wrong))
     except (SpardaError, OSError) as wrong:
         return Row(point=point, labels=labels, status=Status.IMPOSSIBLE, reason=" ".join(str(wrong).split()))
-    memory = {"device_bytes": float(got.need.device), "host_bytes": float(got.need.host)}
+    memory: dict[str, Any] = {"device_bytes": float(got.need.device), "host_bytes": float(got.need.host)}
     if got.problem is not None:
         return Row(point=point, labels=labels, status=Status.NO_MEMORY, **memory, **_shortage(got.problem))
+    times = {name: getattr(got, name) for name in ("step_s", "tokens_per_s", "transfer_s", "hidden_s", "exposed_s")}
     row = Row(
-        point=point, labels=labels, status=Status.FITS, step_s=got.step_s, tokens_per_s=got.tokens_per_s,
-        transfer_s=got.transfer_s, hidden_s=got.hidden_s, exposed_s=got.exposed_s, bound=got.bound,
-        extrapolated=got.provenance.get("extrapolated") or None, **memory,
+        point=point, labels=labels, status=Status.FITS, misses=float(got.misses), late_blocks=float(got.late_blocks),
+        bound=got.bound, extrapolated=got.provenance.get("extrapolated") or None, **times, **memory,
     )  # fmt: skip
     assert all(math.isfinite(v) for v in attrs.astuple(row) if isinstance(v, float)), row
     return row

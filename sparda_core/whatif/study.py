@@ -12,7 +12,7 @@ import attrs
 
 from sparda_core import __version__
 from sparda_core.errors import ConfigError, SpardaError
-from sparda_core.whatif.backends import Pool, open_pool, serial
+from sparda_core.whatif.backends import Pool, open_pool
 from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.row import Row, Status, evaluate
 from sparda_core.whatif.store import Store
@@ -150,5 +150,3 @@ def _digest(name: str, value: Any) -> str | None:
         return "unreadable"  # its points say why
     return None
 
-
-__all__ = ["Report", "Study", "identity_of", "run_grid", "serial", "some_row"]
