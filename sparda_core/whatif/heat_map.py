@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Cells that still hold a readable number.
 MOST_NUMBERS = 160
+#: Cells that also hold the name of what is fastest there.
+MOST_NAMES = 60
+WHY = {Status.NO_MEMORY: "does not fit into memory", Status.IMPOSSIBLE: "impossible"}
 #: Hatches of cells without a time.
 HATCHES = {Status.NO_MEMORY: "////", Status.IMPOSSIBLE: "...."}
 
@@ -57,18 +60,20 @@ def plot_heat(
 
 @attrs.frozen(kw_only=True)
 class Tile:
-    """One cell of a heat map: its place, its number, who is ahead in it, and why there is no number."""
+    """One cell of a heat map: its place, its number, who is ahead in it (`name` where it is shown), and
+    why there is no number."""
 
     given: Labels
     number: float | None
     winner: str
     status: Status
+    name: str = ""
 
 
 def _best_tile(given: Labels, rows: Sequence[Row], ranked: Sequence[Row], drawn: Value, free: Sequence[str]) -> Tile:
     if ranked:
         winner = ", ".join(short(ranked[0].labels[name]) for name in free)
-        return Tile(given=given, number=drawn.of(ranked[0]), winner=winner, status=Status.FITS)
+        return Tile(given=given, number=drawn.of(ranked[0]), winner=winner, status=Status.FITS, name=winner)
     short_of = any(row.status == Status.NO_MEMORY for row in rows)
     return Tile(given=given, number=None, winner="", status=Status.NO_MEMORY if short_of else Status.IMPOSSIBLE)
 
@@ -101,6 +106,7 @@ def _draw_tiles(
     for (row, column), tile in by_place.items():
         _fill(axes, row, column, tile, mesh.cmap(norm(tile.number or 1.0)), len(by_place))
     _edges(axes, by_place)
+    _legend(axes, {tile.status for tile in placed if tile.number is None})
     axes.set_xticks([at + 0.5 for at in range(len(columns))], [short(label) for label in columns], rotation=45)
     axes.set_yticks([at + 0.5 for at in range(len(rows))], [short(label) for label in rows])
     axes.set_xlabel(axis_label(names[0]))
@@ -119,14 +125,21 @@ def _fill(axes: Axes, row: int, column: int, tile: Tile, colour: Sequence[float]
 
     if tile.number is None:
         hatch = HATCHES[tile.status]
-        look = {"facecolor": "#EEEEEE", "edgecolor": "#777777", "hatch": hatch, "linewidth": 0}
-        axes.add_patch(Rectangle((column, row), 1, 1, **look))
+        axes.add_patch(
+            Rectangle((column, row), 1, 1, facecolor="#EEEEEE", edgecolor="#777777", hatch=hatch, linewidth=0)
+        )
     elif count <= MOST_NUMBERS:
         bright = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 0.5
         axes.text(
-            column + 0.5, row + 0.5, f"{tile.number:.3g}", ha="center", va="center", fontsize=7,
+            column + 0.5, row + 0.5, _text(tile, count), ha="center", va="center", fontsize=7,
             color="black" if bright else "white",
         )  # fmt: skip
+
+
+def _text(tile: Tile, count: int) -> str:
+    assert tile.number is not None
+    number = f"{tile.number:,.0f}" if tile.number >= 100 else f"{tile.number:.3g}"
+    return f"{number}\n{tile.name}" if tile.name and count <= MOST_NAMES else number
 
 
 def _edges(axes: Axes, tiles: Mapping[tuple[int, int], Tile]) -> None:
@@ -137,6 +150,17 @@ def _edges(axes: Axes, tiles: Mapping[tuple[int, int], Tile]) -> None:
             axes.plot([column + 1, column + 1], [row, row + 1], color="black", linewidth=2.2)
         if above and tile.winner and above.winner and tile.winner != above.winner:
             axes.plot([column, column + 1], [row + 1, row + 1], color="black", linewidth=2.2)
+
+
+def _legend(axes: Axes, lacking: set[Status]) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(facecolor="#EEEEEE", edgecolor="#777777", hatch=HATCHES[status], label=WHY[status])
+        for status in sorted(lacking)
+    ]
+    if patches:
+        axes.legend(handles=patches, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, frameon=False)
 
 
 def _matches(row: Row, fixed: Labels) -> bool:

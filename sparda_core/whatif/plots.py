@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,16 @@ from sparda_core.whatif.figures import (
 )
 from sparda_core.whatif.frontier import cells
 from sparda_core.whatif.row import Row, Status
+from sparda_core.whatif.scenario import Scenario
 from sparda_core.whatif.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: Knobs that a title names even at their defaults.
+ALWAYS_TOLD = ("shape", "profile", "batch", "context")
+TITLE_WIDTH = 110
 Labels = Mapping[str, Any]
 
 
@@ -66,6 +71,8 @@ def plot_lines(
     for value_x in crossings:
         axes.axvline(value_x, color="black", linestyle="--", linewidth=1)
         axes.annotate(f" {value_x:.4g}", (value_x, 1), xycoords=("data", "axes fraction"), va="top", fontsize=8)
+    if any(row.status == Status.NO_MEMORY for cell in possible for row in cell.rows):
+        axes.plot([], [], "x", color="grey", label="does not fit into memory")
     _finish_lines(axes, study, x, drawn, fixed)
     return figure
 
@@ -90,8 +97,6 @@ def _finish_lines(axes: Axes, study: Study, x: str, drawn: Value, fixed: Labels)
         if len(labels) <= 12:
             axes.set_xticks(labels, [short(label) for label in labels], minor=False)
             axes.minorticks_off()
-    if any(not row.fits for row in study.rows):
-        axes.plot([], [], "x", color="grey", label="does not fit into memory")
     axes.set_ylim(bottom=0)
     axes.set_xlabel(axis_label(x))
     axes.set_ylabel(drawn.label)
@@ -101,6 +106,7 @@ def _finish_lines(axes: Axes, study: Study, x: str, drawn: Value, fixed: Labels)
 
 
 def check_numeric(study: Study, name: str) -> None:
+    """Raise ConfigError unless the grid has at least two numbers on that axis."""
     labels = [label for label in study.grid.axis(name).labels if label is not None]
     if len(labels) < 2 or not attrs.evolve(study.grid.axis(name), labels=tuple(labels)).numeric:
         raise ConfigError(f"{name} has no two numbers on the grid, so there is no figure over it; name a numeric axis")
@@ -108,7 +114,12 @@ def check_numeric(study: Study, name: str) -> None:
 
 def title_of(study: Study, fixed: Labels) -> str:
     """What is the same in the whole figure, and that nothing in it was measured."""
-    base = study.grid.base
+    base, usual = study.grid.base, Scenario()
     turned = {knob for axis in study.grid.axes for knob in axis.knobs}
-    told_base = {name: getattr(base, name) for name in ("shape", "profile", "batch", "context") if name not in turned}
-    return f"{told(told_base | dict(fixed))}\npredicted, not measured"
+    says = {
+        name: getattr(base, name)
+        for name in Scenario.knobs()
+        if name not in turned and (name in ALWAYS_TOLD or getattr(base, name) != getattr(usual, name))
+    }
+    text = textwrap.fill(told(says | dict(fixed)), TITLE_WIDTH)
+    return f"{text}\npredicted, not measured"
