@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from sparda_core.errors import CapacityError, ConfigError, SpardaError, UnknownNameError
 from sparda_core.whatif.axes import checked, knob_named, spread, without_repeats
+from sparda_core.whatif.backends import Pool, serial
+from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.knobs import Knob
 from sparda_core.whatif.scenario import Scenario
+from sparda_core.whatif.study import Report
 
 #: Values looked at before bisecting: two crossovers between two neighbours of these would be missed.
 SCAN = 13
@@ -27,8 +31,8 @@ class Winner(enum.StrEnum):
     FIRST = "first"
     SECOND = "second"
     EQUAL = "equal"
-    ONLY_FIRST = "only first fits"
-    ONLY_SECOND = "only second fits"
+    ONLY_FIRST = "only first works"
+    ONLY_SECOND = "only second works"
     NEITHER = "neither"
 
 
@@ -65,11 +69,18 @@ class Crossovers:
     begins: Winner
     crossings: tuple[Crossing, ...]
 
-    def __str__(self) -> str:
+    def told(self, first: str = "first", second: str = "second") -> str:
+        """What was found, in words, with names for the two."""
+        by = f" by {self.lead:g}x"
+        words = {
+            Winner.FIRST: first if self.lead == 1 else f"{first}{by}",
+            Winner.SECOND: second if self.lead == 1 else f"not{by}",
+            Winner.EQUAL: "equal", Winner.ONLY_FIRST: f"only {first} works", Winner.ONLY_SECOND: f"only {second} works",
+            Winner.NEITHER: "neither works",
+        }  # fmt: skip
         if not self.crossings:
-            return f"none in range: {self.begins} from {self.knob}={self.low:g} to {self.high:g}"
-        changes = "; ".join(f"{c.before} -> {c.after} at {c.at:.4g}" for c in self.crossings)
-        return f"{self.knob} from {self.low:g} to {self.high:g}: {changes}"
+            return f"none in range: {words[self.begins]} from {self.low:g} to {self.high:g}"
+        return words[self.begins] + "".join(f", from {one.at:.4g} {words[one.after]}" for one in self.crossings)
 
 
 def crossover(
@@ -103,6 +114,16 @@ def crossover(
     return Crossovers(
         knob=found.name, low=low, high=high, lead=lead, begins=winners[0], crossings=tuple(crossings)
     )
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """A question: from where to where along which knob, and how many times faster the first must be to win."""
+
+    knob: str
+    low: float
+    high: float
+    lead: float = 1.0
 
 
 class _Judge:
@@ -149,3 +170,44 @@ def _bisect(judge: _Judge, ends: Sequence[Any], winners: Sequence[Winner], toler
         else:
             high, after = middle, winner
     return Crossing(low=low, high=high, before=before, after=after)
+
+
+@attrs.frozen(kw_only=True)
+class Found:
+    """Crossovers in one cell of a grid: axis -> label, and what was found there, or why nothing could be."""
+
+    given: dict[str, Any]
+    crossovers: Crossovers | None
+    reason: str | None = None
+
+
+def crossovers_in(
+    grid: Grid, first: Mapping[str, Any], second: Mapping[str, Any], ask: Asked, *, pool: Pool = serial,
+    report: Report | None = None,
+) -> list[Found]:  # fmt: skip
+    """Crossovers between two settings of knobs in every cell of a grid that has neither the knob nor those settings.
+
+    raises  as `crossover`; what is wrong with one cell alone becomes its reason
+    """
+    found = []
+    search = functools.partial(_search, grid, dict(first), dict(second), ask)
+    for one in pool(search, range(len(grid))):
+        found.append(one)
+        if report is not None:
+            report("crossovers", len(found), len(grid))
+    return found
+
+
+def _search(grid: Grid, first: dict[str, Any], second: dict[str, Any], ask: Asked, point: int) -> Found:
+    given = grid.labels(point)
+    try:
+        here = grid.scenario(point)
+        a, b = here.turned(**first), here.turned(**second)
+        got = crossover(a, b, ask.knob, ask.low, ask.high, lead=ask.lead)
+    except UnknownNameError:
+        raise
+    except SpardaError as wrong:
+        if len(grid) == 1:
+            raise
+        return Found(given=given, crossovers=None, reason=" ".join(str(wrong).split()))
+    return Found(given=given, crossovers=got)

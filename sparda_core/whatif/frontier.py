@@ -81,17 +81,22 @@ def _speed(row: Row) -> float:
     return row.tokens_per_s
 
 
-def cells(study: Study, choices: Collection[str] | None = None) -> list[Cell]:
-    """The study cut into cells, in the order of the grid. `choices`: axes one may choose on (None: see Axis.chosen)."""
-    free = {axis.name for axis in study.grid.axes if axis.chosen} if choices is None else set(choices)
-    for name in free:
-        study.grid.axis(name)
+def cells_of(grid: Grid, choices: Iterable[str] | None = None) -> set[str]:
+    """Axes on which one may choose: those named, or those of CHOICES; raises ConfigError for a name that is no axis."""
+    if choices is None:
+        return {axis.name for axis in grid.axes if axis.chosen}
+    return {grid.axis(name.replace("-", "_")).name for name in choices}
+
+
+def cells(study: Study, choices: Iterable[str] | None = None) -> list[Cell]:
+    """The study cut into cells, in the order of the grid. `choices`: see `cells_of`."""
+    free = cells_of(study.grid, choices)
     return [Cell(given=given, rows=rows) for given, rows in _grouped(study.rows, free)]
 
 
-def frontiers(study: Study, choices: Collection[str] | None = None) -> list[Cell]:
+def frontiers(study: Study, choices: Iterable[str] | None = None) -> list[Cell]:
     """Cells in which the batch, too, is a choice."""
-    free = {axis.name for axis in study.grid.axes if axis.chosen} if choices is None else set(choices)
+    free = cells_of(study.grid, choices)
     return cells(study, free | {axis.name for axis in study.grid.axes if axis.name == LOAD})
 
 

@@ -39,7 +39,7 @@ def plot_heat(
     Cells without a time are hatched; the heavy line runs where the faster choice changes.
     """
     for name in (x, y):
-        check_numeric(study, name)
+        check_numeric(study.grid, name)
     compared = tuple(between.first) if between is not None else ()
     free = [axis.name for axis in study.grid.axes if axis.chosen and axis.name not in (x, y, *compared, *(at or {}))]
     fixed = held(study, (x, y, *compared), at or {}, free)
@@ -60,8 +60,10 @@ def plot_heat(
 
 @attrs.frozen(kw_only=True)
 class Tile:
-    """One cell of a heat map: its place, its number, who is ahead in it (`name` where it is shown), and
-    why there is no number."""
+    """One cell of a heat map: its place, its number, who is ahead, why there is no number.
+
+    name  of who is ahead, where the figure is to show it
+    """
 
     given: Labels
     number: float | None

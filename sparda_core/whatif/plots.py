@@ -20,7 +20,8 @@ from sparda_core.whatif.figures import (
     told,
     value_named,
 )
-from sparda_core.whatif.frontier import cells
+from sparda_core.whatif.frontier import Cell, cells
+from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.row import Row, Status
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.whatif.study import Study
@@ -38,15 +39,14 @@ Labels = Mapping[str, Any]
 def held(study: Study, axes: Sequence[str], at: Labels, choices: Sequence[str]) -> dict[str, Any]:
     """Where the axes that a figure does not show are held: as told, else at their first label.
 
-    raises  ConfigError for an axis or a label that is not on the grid, or an axis that the figure shows
+    raises  ConfigError for an axis or a label that is not on the grid
     """
     for name, label in at.items():
-        if name in axes:
-            raise ConfigError(f"at {name}={label}: the figure shows {name}; hold another axis")
         if label not in study.grid.axis(name).labels:
             raise ConfigError(f"at {name}={label!r} is not on the grid; it has {study.grid.axis(name).labels}")
     rest = (axis for axis in study.grid.axes if axis.name not in axes and axis.name not in choices)
-    return {axis.name: axis.labels[0] for axis in rest} | dict(at)
+    told_so = {name: label for name, label in at.items() if name not in axes}
+    return {axis.name: axis.labels[0] for axis in rest} | told_so
 
 
 def plot_lines(
@@ -55,17 +55,14 @@ def plot_lines(
     """One line for each choice, over a numeric knob. Crossovers are dashed; what does not fit is a cross below."""
     free = [axis.name for axis in study.grid.axes if axis.chosen and axis.name not in (x, *(at or {}))]
     fixed = held(study, (x,), at or {}, free)
-    check_numeric(study, x)
+    check_numeric(study.grid, x)
     drawn = value_named(value)
     groups = [cell for cell in cells(study, [x]) if all(cell.given[name] == label for name, label in fixed.items())]
     possible = [cell for cell in groups if any(row.status != Status.IMPOSSIBLE for row in cell.rows)]
-    if len(possible) > len(COLOURS):
-        raise ConfigError(
-            f"{len(possible)} lines are too many to tell apart (most: {len(COLOURS)}); hold some axes with --at"
-        )
+    shown = sorted(sorted(possible, key=_peak, reverse=True)[: len(COLOURS)], key=possible.index)
     figure = new_figure()
     axes = figure.subplots()
-    for at_line, cell in enumerate(possible):
+    for at_line, cell in enumerate(shown):
         name = told({key: label for key, label in cell.given.items() if key in free}) or drawn.label
         _line(axes, cell.rows, x, drawn, name, at_line)
     for value_x in crossings:
@@ -74,7 +71,13 @@ def plot_lines(
     if any(row.status == Status.NO_MEMORY for cell in possible for row in cell.rows):
         axes.plot([], [], "x", color="grey", label="does not fit into memory")
     _finish_lines(axes, study, x, drawn, fixed)
+    if len(shown) < len(possible):
+        axes.legend(fontsize=8, title=f"the {len(shown)} fastest of {len(possible)}", title_fontsize=8)
     return figure
+
+
+def _peak(cell: Cell) -> float:
+    return max((row.tokens_per_s or 0.0 for row in cell.rows), default=0.0)
 
 
 def _line(axes: Axes, rows: Sequence[Row], x: str, drawn: Value, name: str, turn: int) -> None:
@@ -105,10 +108,10 @@ def _finish_lines(axes: Axes, study: Study, x: str, drawn: Value, fixed: Labels)
     axes.legend(fontsize=8)
 
 
-def check_numeric(study: Study, name: str) -> None:
+def check_numeric(grid: Grid, name: str) -> None:
     """Raise ConfigError unless the grid has at least two numbers on that axis."""
-    labels = [label for label in study.grid.axis(name).labels if label is not None]
-    if len(labels) < 2 or not attrs.evolve(study.grid.axis(name), labels=tuple(labels)).numeric:
+    labels = [label for label in grid.axis(name).labels if label is not None]
+    if len(labels) < 2 or not attrs.evolve(grid.axis(name), labels=tuple(labels)).numeric:
         raise ConfigError(f"{name} has no two numbers on the grid, so there is no figure over it; name a numeric axis")
 
 

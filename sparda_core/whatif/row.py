@@ -31,7 +31,7 @@ class Row:
     labels        axis -> label
     misses        blocks moved per step, of one GPU; late_blocks: those that had not arrived when they were wanted
     bound         what most of the critical path is spent for
-    device_bytes  needed on the device; host_bytes: for the host store
+    device_bytes  needed on the device, pool_bytes of them for slots; host_bytes: for the host store
     short_of      the memory that is too small, with what it needs and has, bytes
     reason        why there is no time
     """
@@ -48,6 +48,7 @@ class Row:
     late_blocks: float | None = None
     bound: str | None = None
     device_bytes: float | None = None
+    pool_bytes: float | None = None
     host_bytes: float | None = None
     short_of: str | None = None
     need_bytes: int | None = None
@@ -83,7 +84,10 @@ def _row(grid: Grid, point: int) -> Row:
         return Row(point=point, labels=labels, status=Status.NO_MEMORY, **_shortage(wrong))
     except (SpardaError, OSError) as wrong:
         return Row(point=point, labels=labels, status=Status.IMPOSSIBLE, reason=" ".join(str(wrong).split()))
-    memory: dict[str, Any] = {"device_bytes": float(got.need.device), "host_bytes": float(got.need.host)}
+    need = got.need
+    memory: dict[str, Any] = {
+        "device_bytes": float(need.device), "pool_bytes": float(need.pools), "host_bytes": float(need.host)
+    }  # fmt: skip
     if got.problem is not None:
         return Row(point=point, labels=labels, status=Status.NO_MEMORY, **memory, **_shortage(got.problem))
     times = {name: getattr(got, name) for name in ("step_s", "tokens_per_s", "transfer_s", "hidden_s", "exposed_s")}

@@ -31,18 +31,16 @@ class Store:
               RecordingError: a row in the middle is damaged; OSError: it cannot be written to
     """
 
-    def __init__(self, folder: Path, grid: Grid, identity: Mapping[str, Any], *, resume: bool) -> None:
-        self.folder, self._grid, self._identity = folder, grid, identity
+    def __init__(self, folder: Path, grid: Grid, identity: dict[str, Any], *, resume: bool) -> None:
+        self.folder, self._grid, self.identity = folder, grid, identity
         self.rows: dict[int, Row] = {}
-        make_folder(folder)
-        if any(folder.iterdir()):
-            self._check(resume=resume)
+        check_folder(folder, identity, resume=resume)
         self._journal: IO[bytes] = (folder / JOURNAL).open("a+b")
         try:
             self._lock()
             self.rows = {row.point: row for row in self._read()}
             if not (folder / STUDY).exists():
-                self.write_study({"finished": False})
+                write_study(folder, {**identity, "finished": False})
         except BaseException:
             self._journal.close()
             raise
@@ -63,28 +61,9 @@ class Store:
         os.fsync(self._journal.fileno())
         self.rows |= {row.point: row for row in fresh}
 
-    def write_study(self, document: Mapping[str, Any]) -> None:
-        """Write study.json: the identity and what is given, all or nothing."""
-        text = json.dumps({**self._identity, **document}, indent=1, allow_nan=False)
-        write_whole(self.folder / STUDY, text + "\n")
-
     def write_table(self) -> None:
         """Write rows.csv from every row there is, in the order of the grid, all or nothing."""
         write_whole(self.folder / TABLE, table(self._grid, [self.rows[point] for point in sorted(self.rows)]))
-
-    def _check(self, *, resume: bool) -> None:
-        if not resume:
-            raise ConfigError(f"folder {str(self.folder)!r} is not empty; go on with --resume, or name a fresh one")
-        try:
-            held = parse_json((self.folder / STUDY).read_bytes())
-        except FileNotFoundError:
-            raise ConfigError(f"folder {str(self.folder)!r} holds no study ({STUDY}); name another") from None
-        except ValueError as wrong:
-            raise RecordingError(f"{self.folder / STUDY}: not JSON ({wrong}); name a fresh folder") from wrong
-        mine = json.loads(json.dumps(self._identity))
-        found = next(differences(held, mine), None) if isinstance(held, dict) else "the file"
-        if found is not None:
-            raise ConfigError(f"folder {str(self.folder)!r} holds another study: {found}; name a fresh folder")
 
     def _lock(self) -> None:
         try:
@@ -106,6 +85,30 @@ class Store:
             except RecordingError as wrong:
                 place = f"{self.folder / JOURNAL}, line {number}"
                 raise RecordingError(f"{place}: {wrong}; remove the line, and --resume does its point again") from wrong
+
+
+def check_folder(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
+    """Make the folder, and see that a study may be kept there; raises as Store does."""
+    make_folder(folder)
+    if not any(folder.iterdir()):
+        return
+    if not resume:
+        raise ConfigError(f"folder {str(folder)!r} is not empty; go on with --resume, or name a fresh one")
+    try:
+        held = parse_json((folder / STUDY).read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"folder {str(folder)!r} holds no study ({STUDY}); name another") from None
+    except ValueError as wrong:
+        raise RecordingError(f"{folder / STUDY}: not JSON ({wrong}); name a fresh folder") from wrong
+    mine = json.loads(json.dumps(identity))
+    found = next(differences(held, mine), None) if isinstance(held, dict) else "the file is none of ours"
+    if found is not None:
+        raise ConfigError(f"folder {str(folder)!r} holds another study: {found}; name a fresh folder")
+
+
+def write_study(folder: Path, document: Mapping[str, Any]) -> None:
+    """Write study.json, all or nothing; `document` begins with the identity."""
+    write_whole(folder / STUDY, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def differences(held: Mapping[str, Any], mine: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -12,10 +12,10 @@ import attrs
 
 from sparda_core import __version__
 from sparda_core.errors import ConfigError, SpardaError
-from sparda_core.whatif.backends import Pool, open_pool
+from sparda_core.whatif.backends import Pool, serial
 from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.row import Row, Status, evaluate
-from sparda_core.whatif.store import Store
+from sparda_core.whatif.store import Store, check_folder, write_study
 
 #: Rows that a worker computes and hands back together: a fraction of a second's work, and little to lose.
 CHUNK = 16
@@ -39,36 +39,32 @@ class Study:
         return {str(status): sum(row.status == status for row in self.rows) for status in Status}
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return {**self.identity, "counts": self.counts, "rows": [attrs.asdict(row) for row in self.rows]}
+        """What it is and what became of it, without its rows, as plain values."""
+        return {**self.identity, "finished": True, "counts": self.counts}
 
 
 def run_grid(
-    grid: Grid, *, jobs: int = 1, backend: str = "loky", address: str | None = None, folder: Path | None = None,
-    resume: bool = False, report: Report | None = None,
-) -> Study:  # fmt: skip
+    grid: Grid, *, pool: Pool = serial, folder: Path | None = None, resume: bool = False, report: Report | None = None
+) -> Study:
     """Predict every point of a grid.
 
+    pool      where; see `open_pool`. Rows do not depend on it
     folder    keeps rows as they are finished; `resume` computes only those that it lacks
     report    called with (what, done, total)
-    Rows do not depend on jobs or backend. An interruption (KeyboardInterrupt) says how many rows are safe.
-    raises    ConfigError and its kind before the run where every point is impossible, see also Store and open_pool
+    An interruption (KeyboardInterrupt) says how many rows are safe.
+    raises    before the run where every point is impossible; see also Store
     """
     identity = identity_of(grid)
-    if folder is not None and resume and folder.exists():
-        # A mistyped --resume is refused before any other work.
-        Store(folder, grid, identity, resume=True).__exit__(None, None, None)
+    if folder is None:
+        rows = _rows(grid, some_row(grid), range(len(grid)), pool, report)
+        return Study(grid=grid, rows=tuple(rows), identity=identity)
+    check_folder(folder, identity, resume=resume)
     first = some_row(grid)
-    with open_pool(backend, jobs=jobs, address=address) as pool:
-        if folder is None:
-            return Study(grid=grid, rows=tuple(_rows(grid, first, range(len(grid)), pool, report)), identity=identity)
-        with Store(folder, grid, identity, resume=resume) as store:
-            return _stored(grid, first, store, pool, report, identity)
+    with Store(folder, grid, identity, resume=resume) as store:
+        return _stored(grid, first, store, pool, report)
 
 
-def _stored(
-    grid: Grid, first: Row, store: Store, pool: Pool, report: Report | None, identity: dict[str, Any]
-) -> Study:
+def _stored(grid: Grid, first: Row, store: Store, pool: Pool, report: Report | None) -> Study:
     missing = [point for point in range(len(grid)) if point not in store.rows]
     ready: list[Row] = []
     try:
@@ -83,8 +79,9 @@ def _stored(
             f"interrupted; {len(store.rows)} of {len(grid)} rows are in {store.folder}: --resume goes on"
         ) from None
     store.add(ready)
-    study = Study(grid=grid, rows=tuple(store.rows[point] for point in range(len(grid))), identity=identity)
+    study = Study(grid=grid, rows=tuple(store.rows[point] for point in range(len(grid))), identity=store.identity)
     store.write_table()
+    write_study(store.folder, study.document())
     return study
 
 
