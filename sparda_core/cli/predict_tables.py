@@ -8,7 +8,8 @@ from sparda_core.cli.screen import seconds, show_table, size
 
 if TYPE_CHECKING:
     from sparda_core.simulator.predict import Prediction
-    from sparda_core.whatif.explain import Explanation, Turn
+    from sparda_core.whatif.explain import Explanation
+    from sparda_core.whatif.nearest import Turn
     from sparda_core.whatif.scenario import Scenario
 
 #: Units of the knobs that have one, as in their help.
@@ -77,7 +78,7 @@ def _turn_row(turn: Turn) -> tuple[str, ...]:
     now = _value(turn.knob, turn.at)
     if turn.value is None or turn.factor is None:
         return turn.knob, now, "no change", "-", turn.why
-    return turn.knob, now, _value(turn.knob, turn.value), f"x {turn.factor:.3g}", str(turn.bound)
+    return turn.knob, now, _value(turn.knob, turn.value), f"x {turn.factor:.3g}", str(turn.then)
 
 
 def _value(knob: str, value: float) -> str:
