@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from sparda_core.cli.screen import show_json
 from sparda_core.files import check_place, write_whole
 from sparda_core.whatif.asked import Question, question
 from sparda_core.whatif.axes import MOST_POINTS
-from sparda_core.whatif.backends import BACKENDS, Pool, open_pool
+from sparda_core.whatif.backends import BACKENDS, open_pool
 
 if TYPE_CHECKING:
     from sparda_core.whatif.crossover import Found
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Points for which one more process is worth starting.
 POINTS_PER_JOB = 100
+#: A study of the package has a few hundred.
+POINTS_OF_A_STUDY = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.study is not None:
         from sparda_core.cli.whatif_study import run_named
 
-        return run_named(args)
+        return run_named(args, args.jobs or usual_jobs(POINTS_OF_A_STUDY))
     asked = question(scenario_of(args), args)
     study, found = _compute(args, asked)
     if args.csv is not None:
@@ -101,15 +101,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def pool_of(args: argparse.Namespace, points: int) -> Iterator[Pool]:
-    """The pool that the options ask for."""
-    jobs = args.jobs
-    if jobs is None:
-        worth = 1 + points // POINTS_PER_JOB if importlib.util.find_spec("joblib") else 1
-        jobs = min(len(os.sched_getaffinity(0)), worth)
-    with open_pool(args.backend, jobs=jobs, address=args.address) as pool:
-        yield pool
+def usual_jobs(points: int) -> int:
+    """As many processes as there are cores, where the points are worth it and joblib is there."""
+    worth = 1 + points // POINTS_PER_JOB if importlib.util.find_spec("joblib") else 1
+    return min(len(os.sched_getaffinity(0)), worth)
 
 
 def _compute(args: argparse.Namespace, asked: Question) -> tuple[Study, list[Found]]:
@@ -118,7 +113,8 @@ def _compute(args: argparse.Namespace, asked: Question) -> tuple[Study, list[Fou
     from sparda_core.whatif.study import run_grid
 
     found: list[Found] = []
-    with pool_of(args, len(asked.grid)) as pool, progress() as report:
+    jobs = args.jobs or usual_jobs(len(asked.grid))
+    with open_pool(args.backend, jobs=jobs, address=args.address) as pool, progress() as report:
         study = run_grid(asked.grid, pool=pool, folder=args.out, resume=args.resume, report=report)
         if asked.crossover is not None and asked.between is not None:
             found = crossovers_in(

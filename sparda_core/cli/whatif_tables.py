@@ -66,7 +66,8 @@ def _crossovers(asked: Question, found: Sequence[Found]) -> None:
     assert asked.crossover is not None
     base, other = asked.between.names
     by = "" if asked.crossover.lead == 1 else f" by {asked.crossover.lead:g}x"
-    rows = [[*map(_cell, one.given.values()), one.crossovers.told(other, base) if one.crossovers else one.reason]
+    words = (other, base) if not by else (f"{other}{by}", f"not{by}")
+    rows = [[*map(_cell, one.given.values()), one.crossovers.told(*words) if one.crossovers else one.reason]
             for one in found]  # fmt: skip
     title = f"Where {other} beats {base}{by}, as {axis_label(asked.crossover.knob)} goes from "
     title += f"{asked.crossover.low:g} to {asked.crossover.high:g}"

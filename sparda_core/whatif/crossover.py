@@ -69,14 +69,11 @@ class Crossovers:
     begins: Winner
     crossings: tuple[Crossing, ...]
 
-    def told(self, first: str = "first", second: str = "second") -> str:
-        """What was found, in words, with names for the two."""
-        by = f" by {self.lead:g}x"
+    def told(self, first: str, second: str) -> str:
+        """What was found, in words: `first` and `second` say that the first, or the second, is ahead."""
         words = {
-            Winner.FIRST: first if self.lead == 1 else f"{first}{by}",
-            Winner.SECOND: second if self.lead == 1 else f"not{by}",
-            Winner.EQUAL: "equal", Winner.ONLY_FIRST: f"only {first} works", Winner.ONLY_SECOND: f"only {second} works",
-            Winner.NEITHER: "neither works",
+            Winner.FIRST: first, Winner.SECOND: second, Winner.EQUAL: "equal", Winner.ONLY_FIRST: f"only {first} works",
+            Winner.ONLY_SECOND: f"only {second} works", Winner.NEITHER: "neither works",
         }  # fmt: skip
         if not self.crossings:
             return f"none in range: {words[self.begins]} from {self.low:g} to {self.high:g}"
