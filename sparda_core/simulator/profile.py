@@ -12,7 +12,7 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, Slowdown
+from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, WaveShare
 from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
@@ -66,6 +66,7 @@ class Price:
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
+    then_s     host time after issuing it, before the next operation is issued
     tokens     tokens it processes
     load       share of its time in which a transfer keeps its processor busy (less than 1 on a slow link)
     key        what a CPU profile looks it up by
@@ -85,6 +86,7 @@ class Price:
     copy_caps: tuple[tuple[float, float], ...] = ()
     queue: str = ""
     host_waits: bool = False
+    then_s: float = 0.0
     tokens: int = 1
     load: float = 1.0
     key: str = ""
@@ -125,6 +127,20 @@ class Profile(abc.ABC):
     @abc.abstractmethod
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` run, >= 1."""
+
+    @property
+    def sms(self) -> int:
+        """SMs whose slots are modelled; 0: none, and grids mean nothing."""
+        return 0
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Resources that several such machines of one host share; every other one is each machine's own."""
+        return frozenset()
+
+    def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:
+        """In words, what of an operation lies outside what the profile was calibrated for; empty where nothing does."""
+        return ()
 
     @property
     @abc.abstractmethod
@@ -176,7 +192,7 @@ class Profile(abc.ABC):
 def _bases(part: Any, prefix: str) -> Iterator[tuple[str, Basis]]:
     for field in attrs.fields(type(part)):
         value = getattr(part, field.name)
-        if isinstance(value, Quantity | Slowdown | PieceCurve):
+        if isinstance(value, Quantity | WaveShare | PieceCurve):
             yield prefix + field.name, value.basis
         elif attrs.has(type(value)):
             yield from _bases(value, f"{prefix}{field.name}.")

@@ -11,6 +11,7 @@ import attrs
 
 from sparda_core.errors import ConfigError, SpardaError, UnknownNameError
 from sparda_core.whatif.axes import MOST_POINTS, checked, knob_named, without_repeats
+from sparda_core.whatif.point import locality_of
 from sparda_core.whatif.scenario import Scenario
 
 #: What a person who owns the machine and the load is free to choose. All else is given: it makes a cell.
@@ -96,7 +97,7 @@ class Grid:
         for axis in self.axes:
             for setting in axis.settings if not axis.numeric else ():
                 try:
-                    self.base.turned(**setting).combination()
+                    _known_names(self.base.turned(**setting))
                 except UnknownNameError:
                     raise
                 except (SpardaError, OSError):
@@ -145,6 +146,13 @@ class Grid:
         base = attrs.asdict(self.base, value_serializer=lambda _, __, value: _plain(value))
         axes = {axis.name: [dict(one) for one in axis.settings] for axis in self.axes}
         return {"base": {name: value for name, value in base.items() if name not in turned}, "axes": axes}
+
+
+def _known_names(scenario: Scenario) -> None:
+    """Raise UnknownNameError for a selector, runtime, profile, shape, policy or locality that nobody knows."""
+    if scenario.locality is not None:
+        locality_of(scenario)
+    scenario.combination()
 
 
 def _plain(value: Any) -> Any:

@@ -214,10 +214,16 @@ def lookahead_figures(study: Study) -> dict[str, Figure]:
                 if pair.given["pool"] == name and all(pair.given[key] == value for key, value in here.items())
             ]
             line = [(x, gain) for x, gain in points if gain is not None]
-            axes.plot(*zip(*line, strict=True) if line else ([], []), color=COLOURS[turn], marker=MARKERS[turn],
-                      linestyle="--" if turn == 0 else "-", markersize=5, label=name)  # fmt: skip
+            # The two pools of one selection may coincide: the first is drawn wide, beneath the second.
+            axes.plot(
+                *zip(*line, strict=True) if line else ([], []), color=COLOURS[turn], marker=MARKERS[turn],
+                linewidth=1.6 if turn else 5.0, alpha=1.0 if turn else 0.5, markersize=5, label=name,
+            )  # fmt: skip
         axes.axhline(PAYS, color="black", linestyle=":", linewidth=1)
         axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xscale("log", base=2)
+        batches = study.grid.axis("batch").labels
+        axes.set_xticks(batches, [str(batch) for batch in batches])
         axes.set_xlabel(axis_label("batch"))
         axes.set_title("" if panels is None else f"{axis_label(panels.name)}: {label}", fontsize=9)
         axes.grid(alpha=0.3)
