@@ -10,6 +10,9 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ConfigError, SpardaError, UnknownNameError
+from sparda_core.simulator.cpu import CpuProfile
+from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.residency import POLICIES
 from sparda_core.whatif.axes import MOST_POINTS, checked, knob_named, without_repeats
 from sparda_core.whatif.point import locality_of
 from sparda_core.whatif.scenario import Scenario
@@ -145,11 +148,16 @@ class Grid:
         turned = set(itertools.chain.from_iterable(axis.knobs for axis in self.axes))
         base = attrs.asdict(self.base, value_serializer=lambda _, __, value: _plain(value))
         axes = {axis.name: [dict(one) for one in axis.settings] for axis in self.axes}
-        return {"base": {name: value for name, value in base.items() if name not in turned}, "axes": axes}
+        kept = {name: value for name, value in base.items() if name not in turned}
+        return {"axes": axes, "order": list(axes), "base": kept}
 
 
 def _known_names(scenario: Scenario) -> None:
-    """Raise UnknownNameError for a selector, runtime, profile, shape, policy or locality that nobody knows."""
+    """Raise UnknownNameError for the name of a method, machine, shape or locality that nobody knows."""
+    engines = (*GpuProfile.engines, *CpuProfile.engines)
+    for what, name, known in (("policy", scenario.policy, POLICIES), ("engine", scenario.engine, engines)):
+        if name is not None and name not in known:
+            raise UnknownNameError(what=what, name=name, known=known)
     if scenario.locality is not None:
         locality_of(scenario)
     scenario.combination()

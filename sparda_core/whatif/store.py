@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -117,11 +118,10 @@ def differences(held: Mapping[str, Any], mine: Mapping[str, Any], prefix: str = 
         other = held.get(name)
         if isinstance(value, dict) and isinstance(other, dict):
             yield from differences(other, value, f"{prefix}{name}.")
-            if prefix:
-                yield from (f"{prefix}{name}.{key} is only there" for key in sorted(other.keys() - value.keys()))
+            yield from (f"{prefix}{name}.{key} is only there" for key in sorted(other.keys() - value.keys()))
         elif other != value or name not in held:
-            theirs = repr(other) if name in held else "nothing"
-            yield f"{prefix}{name} is {theirs} there, {value!r} here"
+            theirs = reprlib.repr(other) if name in held else "nothing"
+            yield f"{prefix}{name} is {theirs} there, {reprlib.repr(value)} here"
 
 
 def table(grid: Grid, rows: Sequence[Row]) -> str:

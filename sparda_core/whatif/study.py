@@ -129,7 +129,7 @@ def identity_of(grid: Grid) -> dict[str, Any]:
     values += [item for axis in described["axes"].values() for one in axis for item in one.items()]
     digests = {str(value): digest for name, value in values if (digest := _digest(name, value)) is not None}
     return {
-        "format": FORMAT, "version": __version__, "points": len(grid), **described,
+        "format": FORMAT, "version": __version__, **described, "points": len(grid),
         "digests": dict(sorted(digests.items())),
     }  # fmt: skip
 

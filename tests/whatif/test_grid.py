@@ -62,6 +62,8 @@ def test_an_axis_takes_the_place_of_the_knob_that_excludes_it() -> None:
         ({"selector": ("forcast", "query")}, "did you mean 'forecast'?"),
         ({"profile": ("h200", "h20")}, "did you mean 'h200'?"),
         ({"shape": ("minicpm",)}, "did you mean 'minicpm4.1-8b'?"),
+        ({"policy": ("lru", "lur")}, "did you mean 'lru'?"),
+        ({"engine": ("uva", "copyengine")}, "did you mean 'copy-engine'?"),
         ({"locality": ("hispars",)}, "did you mean 'hisparse'?"),
     ],
 )
