@@ -118,7 +118,9 @@ class GpuProfile(Profile):
             share = min(1.0, work.ctas / self.compute.sms.value) if work.ctas else 1.0
             charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=peak * share))
         if work.hbm_bytes and not (moves(op) and work.h2d_bytes + work.d2h_bytes):
-            charges.append(Charge(label=HBM, size=work.hbm_bytes, uses={"hbm": 1.0}, cap=kernel))
+            # A small grid of slow thread blocks does not draw what the memory could give.
+            cap = min(kernel, work.ctas * work.cta_bytes_per_s) if work.cta_bytes_per_s else kernel
+            charges.append(Charge(label=HBM, size=work.hbm_bytes, uses={"hbm": 1.0}, cap=cap))
         return charges
 
     def _link_charges(self, op: Op, work: Work, plan: StepPlan) -> list[Charge]:
