@@ -14,21 +14,32 @@ from sparda_core.kernels.linear.work import product_work
 from sparda_core.plan import Kind
 from sparda_core.work import Work, WorkContext
 
-#: Query-driven scoring: one warp a (row, KV head) goes twice through all entries, 64 of them a tile, each tile
-#: waiting for the last one. Estimate: a tile takes the latency of its loads and two products (0.3 to 0.4 ms a layer).
-TILE_ENTRIES, TILE_S, PASSES = 64, 1.4e-6, 2
-#: Pooling: one program of 4 warps a (KV head, row, block), so 16 at once on an SM. Estimate: a program lives for
-#: two dependent loads.
-POOL_PROGRAM_S, POOL_PROGRAMS_PER_SM, SMS = 1.5e-6, 16, 132
-#: torch.topk of 96 out of 2,049 values, one thread block a (KV head, row). Estimate, 20 to 40 us.
-TOPK_S = 30e-6
-#: Residency diff: 96 threads, scans of 96 ids in shared memory. Estimate, 5 to 10 us.
-DIFF_S = 7.5e-6
-#: The copy kernel's list holds hits too, and every CTA reads its share of it, one dependent load after another.
-#: From the release's own kernel on an H200: 768 entries a CTA cost about 250 us more than 32 KiB blocks take.
-WALK_S = 0.3e-6
+#: Entries in a tile of the query-driven scoring, and how often it goes through all of them.
+TILE_ENTRIES, PASSES = 64, 2
+#: Pooling programs of 4 warps that an SM holds, and SMs of an H100.
+POOL_PROGRAMS_PER_SM, SMS = 16, 132
 #: The copy kernel has one tile of 64 tokens of K, or of V, in flight a CTA.
 IN_FLIGHT_BYTES = 16384.0
+
+
+@attrs.frozen(kw_only=True)
+class Paces:
+    """Seconds that badly shaped grids take for a unit of their work, whatever the memory could do.
+
+    tile    query-driven scoring: one warp a (row, KV head) takes all entries twice, a tile of 64 of them after
+            another, each waiting for its loads and two products. Estimate: 0.3 to 0.4 ms a layer of 128K tokens
+    pool    pooling has one program a (KV head, row, block), which lives for two dependent loads. Estimate
+    topk    torch.topk, 96 of 2,049 values, a thread block a (KV head, row). Estimate: 20 to 40 us
+    diff    residency diff, 96 threads that scan 96 ids. Estimate: 5 to 10 us
+    walk    the copy kernel's list holds hits too, and each thread block loads its share of it, one id after
+            another. From the release's own kernel on an H200, where 768 ids a thread block cost about 250 us
+    """
+
+    tile: float = 1.4e-6
+    pool: float = 1.5e-6
+    topk: float = 30e-6
+    diff: float = 7.5e-6
+    walk: float = 0.3e-6
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +55,7 @@ class Load:
     misses: int
     copy_ctas: int
     work: WorkContext
+    paces: Paces = Paces()
 
     @property
     def pairs(self) -> int:
@@ -100,19 +112,19 @@ def _query_scores(load: Load, layer: int) -> Work:
     size = PASSES * load.entry_bytes
     tiles = PASSES * -(-load.entries // TILE_ENTRIES)
     flops = 2.0 * PASSES * load.rows * load.entries * shape.q_heads * shape.head_dim
-    return attrs.evolve(_paced(size, load.pairs, tiles * TILE_S), flops=flops, ctas_per_sm=16)
+    return attrs.evolve(_paced(size, load.pairs, tiles * load.paces.tile), flops=flops, ctas_per_sm=16)
 
 
 def _pool(load: Load, layer: int) -> Work:
     programs = load.pairs * load.work.spec.block_count(load.context + 1)
     at_once = min(programs, SMS * POOL_PROGRAMS_PER_SM)
     size = programs * 2 * (load.work.spec.pool_width + 1) * load.work.activation_bytes  # scores, and a second input
-    return _paced(size, at_once, POOL_PROGRAM_S * programs / at_once, ctas_per_sm=POOL_PROGRAMS_PER_SM)
+    return _paced(size, at_once, load.paces.pool * programs / at_once, ctas_per_sm=POOL_PROGRAMS_PER_SM)
 
 
 def _topk(load: Load, layer: int) -> Work:
     values = load.work.spec.block_count(load.context + 1)
-    return _paced(load.pairs * values * 2.0, load.pairs, TOPK_S)
+    return _paced(load.pairs * values * 2.0, load.pairs, load.paces.topk)
 
 
 def _attend(load: Load, layer: int) -> Work:
@@ -124,7 +136,7 @@ def _attend(load: Load, layer: int) -> Work:
 
 
 def _walk(load: Load, layer: int) -> Work:
-    return _paced(8.0 * load.slots, load.copy_ctas, WALK_S * -(-load.slots // load.copy_ctas))
+    return _paced(8.0 * load.slots, load.copy_ctas, load.paces.walk * -(-load.slots // load.copy_ctas))
 
 
 def _fetch(share: float, *, launches: int, whole_gpu: bool) -> KernelWork:
@@ -199,7 +211,7 @@ WORK: dict[str, KernelWork] = {
     "select-copy": _score_row,  # one graph launch for this and the next two
     "select-pool": lambda load, layer: attrs.evolve(_pool(load, layer), launches=0),
     "select-topk": lambda load, layer: attrs.evolve(_topk(load, layer), launches=0),
-    Kind.DIFF: lambda load, layer: _paced(3 * 8.0 * load.slots, load.pairs, DIFF_S),
+    Kind.DIFF: lambda load, layer: _paced(3 * 8.0 * load.slots, load.pairs, load.paces.diff),
     "diff-map": _map,
     "events": _host_only,  # record ready, wait for it, record done: host time of about one launch
     "fetch-walk": _walk,

@@ -12,7 +12,7 @@ import attrs
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
-from sparda_core.published.kernels import WORK, Load
+from sparda_core.published.kernels import WORK, Load, Paces
 from sparda_core.published.table import Mode
 from sparda_core.shapes import ModelShape
 from sparda_core.simulator.run import WorkOfOp
@@ -115,13 +115,13 @@ class ReferenceRuntime:
         yield from _ops(layer, *_TAIL_OF_LAYER)
 
 
-def work_of(runtime: ReferenceRuntime, context: WorkContext) -> WorkOfOp:
+def work_of(runtime: ReferenceRuntime, context: WorkContext, paces: Paces) -> WorkOfOp:
     """States the work of the plan's operations under the facts of a step."""
 
     def work(op: Op, facts: StepFacts) -> Work:
         load = Load(
             rows=facts.rows, context=int(facts.lengths.max()), misses=int(facts.misses[max(0, op.layer)].sum()),
-            copy_ctas=runtime.copy_ctas(facts.rows), work=context,
+            copy_ctas=runtime.copy_ctas(facts.rows), work=context, paces=paces,
         )  # fmt: skip
         return WORK[op.kind](load, op.source)
 

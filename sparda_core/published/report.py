@@ -1,0 +1,220 @@
+"""The table, published against predicted: errors, winners, memory, and what the result hangs on."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from sparda_core.errors import ConfigError
+from sparda_core.published.cells import Assumptions, CellResult, predict_cell
+from sparda_core.published.kernels import Paces
+from sparda_core.published.table import Cell, Mode, cells
+
+Progress = Callable[[], None]
+
+#: The cell that the host's time of a launch may be fitted to: its step is the host's alone.
+FITTED = (4, Mode.PREFETCH)
+#: Between these the time of a launch is looked for, in seconds.
+_LAUNCH_S = (1e-6, 60e-6)
+
+
+@attrs.frozen(kw_only=True)
+class Ranking:
+    """The modes of one batch that have a published time, fastest first."""
+
+    batch: int
+    published: tuple[Mode, ...]
+    predicted: tuple[Mode, ...]
+
+    @property
+    def winner_right(self) -> bool:
+        """Whether the fastest is the fastest."""
+        return self.published[0] == self.predicted[0]
+
+    @property
+    def pairs(self) -> tuple[int, int]:
+        """Pairs of modes in the right order, and pairs."""
+        every = list(itertools.combinations(self.published, 2))
+        place = self.predicted.index
+        return sum(place(first) < place(second) for first, second in every), len(every)
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """All cells under one set of assumptions.
+
+    fitted  the cell that one number was fitted to; it counts in no error below
+    """
+
+    assumed: Assumptions
+    results: tuple[CellResult, ...]
+    fitted: tuple[int, Mode] | None = None
+
+    @property
+    def errors(self) -> dict[tuple[int, Mode], float]:
+        """Error of each cell that has a published and a predicted time, the fitted one left out."""
+        found = {(r.cell.batch, r.cell.mode): r.error for r in self.results}
+        return {key: error for key, error in found.items() if error is not None and key != self.fitted}
+
+    @property
+    def median_error(self) -> float:
+        """Median of the absolute errors."""
+        return statistics.median(map(abs, self.errors.values()))
+
+    @property
+    def max_error(self) -> float:
+        """Largest absolute error."""
+        return max(map(abs, self.errors.values()))
+
+    @property
+    def rankings(self) -> tuple[Ranking, ...]:
+        """By batch; those with one published time and those with a cell that is wrongly out of memory left out."""
+        return tuple(self._rankings())
+
+    def _rankings(self) -> Iterator[Ranking]:
+        for batch, group in itertools.groupby(self.results, key=lambda result: result.cell.batch):
+            timed = [r for r in group if r.error is not None]
+            if len(timed) > 1:
+                # Modes are sorted by name first, so that equal times have one order.
+                timed.sort(key=lambda r: r.cell.mode)
+                yield Ranking(
+                    batch=batch,
+                    published=tuple(r.cell.mode for r in sorted(timed, key=lambda r: -(r.cell.tokens_per_s or 0))),
+                    predicted=tuple(r.cell.mode for r in sorted(timed, key=lambda r: -(r.tokens_per_s or 0))),
+                )
+
+    @property
+    def memory_wrong(self) -> tuple[CellResult, ...]:
+        """Cells that fit where the paper ran out of memory, or the other way round."""
+        return tuple(
+            r for r in self.results
+            if (r.cell.out_of_memory or r.cell.tokens_per_s) and r.cell.out_of_memory != (r.problem is not None)
+        )  # fmt: skip
+
+    def speedup(self, batch: int) -> tuple[float | None, float | None]:
+        """SparDA over sparse with synchronous offload: published, predicted."""
+        found = {r.cell.mode: r for r in self.results if r.cell.batch == batch}
+        fast, slow = found[Mode.PREFETCH], found[Mode.SYNC]
+        return _over(fast.cell.tokens_per_s, slow.cell.tokens_per_s), _over(fast.tokens_per_s, slow.tokens_per_s)
+
+
+def make_report(
+    assumed: Assumptions, *, progress: Progress | None = None, fitted: tuple[int, Mode] | None = None
+) -> Report:
+    """Predict every cell; `progress` is called after each."""
+    results = []
+    for cell in cells(too_large=True):
+        results.append(predict_cell(cell, assumed))
+        if progress is not None:
+            progress()
+    return Report(assumed=assumed, results=tuple(results), fitted=fitted)
+
+
+def fit_launch(assumed: Assumptions) -> Assumptions:
+    """The same with the host's time of a launch set so that the cell FITTED comes out as published.
+
+    Raises ConfigError where no time between 1 and 60 us does.
+    """
+    cell = _cell(*FITTED)
+
+    def excess_s(launch_s: float) -> float:
+        return _step_s(cell, attrs.evolve(assumed, launch_s=launch_s)) - (cell.step_s or 0.0)
+
+    launch_s = _root(excess_s, *_LAUNCH_S)
+    if launch_s is None:
+        raise ConfigError(
+            f"launch_s: no time between {_LAUNCH_S[0]:g} and {_LAUNCH_S[1]:g} s makes batch {cell.batch} of "
+            f"{cell.mode} take {cell.step_s:.4g} s; lower churn or the paces"
+        )
+    return attrs.evolve(assumed, launch_s=launch_s)
+
+
+def implied_churn(result: CellResult, assumed: Assumptions) -> float | None:
+    """The churn at which the cell would come out as published; None where no churn does, or it hardly matters.
+
+    An inverse, never used for a prediction: it says what the paper's figures would mean if all else here were right.
+    """
+    cell = result.cell
+    if result.error is None or not result.transfer_s:
+        return None
+    churn = _root(lambda c: _step_s(cell, attrs.evolve(assumed, churn=c)) - (cell.step_s or 0.0), 0.0, 1.0)
+    if churn is None:
+        return None
+    more_s = _step_s(cell, attrs.evolve(assumed, churn=min(1.0, 1.5 * churn)))
+    return churn if more_s > 1.05 * (cell.step_s or 0.0) else None
+
+
+@attrs.frozen(kw_only=True)
+class Sensitivity:
+    """The result with one assumption changed."""
+
+    what: str
+    report: Report
+
+
+def sensitivity(
+    assumed: Assumptions, *, progress: Progress | None = None, fitted: tuple[int, Mode] | None = None
+) -> tuple[Sensitivity, ...]:
+    """One report for each assumption changed alone; `progress` as in make_report."""
+    return tuple(
+        Sensitivity(what=what, report=make_report(other, progress=progress, fitted=fitted))
+        for what, other in variations(assumed)
+    )
+
+
+def variations(assumed: Assumptions) -> Sequence[tuple[str, Assumptions]]:
+    """What `sensitivity` tries."""
+    evolve = attrs.evolve
+    ours = load_figure(assumed)
+    paces = assumed.paces
+    return (
+        *((f"churn {churn:.0%}", evolve(assumed, churn=churn)) for churn in (0.05, 0.11, 0.15, 0.20)),
+        *((f"launch {us} us", evolve(assumed, launch_s=us * 1e-6)) for us in (5, 6, 7, 12, 18)),
+        *((f"uva {gb:.3g} GB/s", evolve(assumed, uva_bytes_per_s=gb * 1e9)) for gb in (35.2, ours)),
+        *((f"scoring tile {us} us", evolve(assumed, paces=evolve(paces, tile=us * 1e-6))) for us in (1.2, 1.4, 1.6)),
+        *((f"pooling program {us} us", evolve(assumed, paces=evolve(paces, pool=us * 1e-6))) for us in (0.8, 1.5, 2.4)),
+        *((f"list walk {us} us", evolve(assumed, paces=evolve(paces, walk=us * 1e-6))) for us in (0.15, 0.3, 0.5)),
+        ("no slow grids", evolve(assumed, paces=Paces(tile=1e-9, pool=1e-9, topk=1e-9, diff=1e-9, walk=1e-9))),
+    )
+
+
+def load_figure(assumed: Assumptions) -> float:
+    """GB/s that the profile itself gives kernels which read host memory."""
+    uva = attrs.evolve(assumed, uva_bytes_per_s=None).machine().uva
+    assert uva is not None
+    return uva.ceiling_bytes_per_s.value / 1e9
+
+
+def _cell(batch: int, mode: Mode) -> Cell:
+    return next(cell for cell in cells() if (cell.batch, cell.mode) == (batch, mode))
+
+
+def _step_s(cell: Cell, assumed: Assumptions) -> float:
+    step_s = predict_cell(cell, assumed).step_s
+    assert step_s is not None, "a cell with a published time must fit"
+    return step_s
+
+
+def _root(function: Callable[[float], float], low: float, high: float, *, steps: int = 12) -> float | None:
+    """Where a rising function is 0, by regula falsi (Illinois) to 0.1 % of the bracket's value; None outside."""
+    at_low, at_high = function(low), function(high)
+    if at_low > 0 or at_high < 0:
+        return None
+    here, side = low, 0
+    for _ in range(steps):
+        here = (low * at_high - high * at_low) / (at_high - at_low) if at_high > at_low else low
+        value = function(here)
+        if abs(value) < 1e-6:
+            break
+        if value < 0:
+            low, at_low, at_high, side = here, value, at_high / 2 if side < 0 else at_high, -1
+        else:
+            high, at_high, at_low, side = here, value, at_low / 2 if side > 0 else at_low, 1
+    return here
+
+
+def _over(fast: float | None, slow: float | None) -> float | None:
+    return None if fast is None or slow is None else fast / slow
