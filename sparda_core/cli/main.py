@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("generate", "continue a prompt under one selector and runtime"),
     "predict": ("predict", "predict a decode step on a machine; needs neither the machine nor weights"),
     "calibrate": ("calibrate", "measure this machine and write a profile that predict reads"),
+    "validate": ("validate", "hold predictions against the published table of the SparDA paper"),
     "timeline": ("timeline", "write Perfetto traces of one combination, measured and predicted"),
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
     "train": ("train", "train Forecast projections for a model"),

@@ -33,6 +33,8 @@ class Paces:
     diff    residency diff, 96 threads that scan 96 ids. Estimate: 5 to 10 us
     walk    the copy kernel's list holds hits too, and each thread block loads its share of it, one id after
             another. From the release's own kernel on an H200, where 768 ids a thread block cost about 250 us
+    ramp    the two synchronous copy kernels of a layer, beyond a round trip each and their bytes at full rate: 22 us
+            (12 to 31) for the release's own on an H200, less two round trips
     """
 
     tile: float = 1.4e-6
@@ -40,16 +42,19 @@ class Paces:
     topk: float = 30e-6
     diff: float = 7.5e-6
     walk: float = 0.3e-6
+    ramp: float = 16e-6
 
 
 @attrs.frozen(kw_only=True)
 class Load:
     """What one layer of one step meets.
 
+    layer      the layer during which the kernel runs
     misses     blocks of one KV head that change, over all rows and KV heads
     copy_ctas  thread blocks of the copy kernel
     """
 
+    layer: int
     rows: int
     context: int
     misses: int
@@ -83,7 +88,7 @@ class Load:
         return self.misses * self.work.block_bytes
 
 
-KernelWork = Callable[[Load, int], Work]
+KernelWork = Callable[[Load], Work]
 
 
 def _product(inputs: int, outputs: int, load: Load) -> Work:
@@ -100,14 +105,14 @@ def _paced(size: float, ctas: int, seconds: float, **more: float) -> Work:
     return Work(hbm_bytes=size, ctas=ctas, cta_bytes_per_s=size / (ctas * seconds), **more)  # type: ignore[arg-type]
 
 
-def _qkv(load: Load, layer: int, *, forecast: bool) -> Work:
+def _qkv(load: Load, *, forecast: bool) -> Work:
     shape = load.work.shape
     # The Forecast of the next layer, and in the first layer one for itself: 256 columns each.
-    forecasts = ((layer < shape.layers - 1) + (layer == 0)) * forecast
+    forecasts = ((load.layer < shape.layers - 1) + (load.layer == 0)) * forecast
     return _product(shape.hidden, (shape.q_heads + (2 + forecasts) * shape.kv_heads) * shape.head_dim, load)
 
 
-def _query_scores(load: Load, layer: int) -> Work:
+def _query_scores(load: Load) -> Work:
     shape = load.work.shape
     size = PASSES * load.entry_bytes
     tiles = PASSES * -(-load.entries // TILE_ENTRIES)
@@ -115,19 +120,19 @@ def _query_scores(load: Load, layer: int) -> Work:
     return attrs.evolve(_paced(size, load.pairs, tiles * load.paces.tile), flops=flops, ctas_per_sm=16)
 
 
-def _pool(load: Load, layer: int) -> Work:
+def _pool(load: Load) -> Work:
     programs = load.pairs * load.work.spec.block_count(load.context + 1)
     at_once = min(programs, SMS * POOL_PROGRAMS_PER_SM)
     size = programs * 2 * (load.work.spec.pool_width + 1) * load.work.activation_bytes  # scores, and a second input
     return _paced(size, at_once, load.paces.pool * programs / at_once, ctas_per_sm=POOL_PROGRAMS_PER_SM)
 
 
-def _topk(load: Load, layer: int) -> Work:
+def _topk(load: Load) -> Work:
     values = load.work.spec.block_count(load.context + 1)
     return _paced(load.pairs * values * 2.0, load.pairs, load.paces.topk)
 
 
-def _attend(load: Load, layer: int) -> Work:
+def _attend(load: Load) -> Work:
     shape, tokens = load.work.shape, load.work.spec.budget * load.work.spec.block
     return Work(
         flops=4.0 * load.rows * tokens * shape.q_heads * shape.head_dim,
@@ -135,14 +140,14 @@ def _attend(load: Load, layer: int) -> Work:
     )  # fmt: skip
 
 
-def _walk(load: Load, layer: int) -> Work:
+def _walk(load: Load) -> Work:
     return _paced(8.0 * load.slots, load.copy_ctas, load.paces.walk * -(-load.slots // load.copy_ctas))
 
 
 def _fetch(share: float, *, launches: int, whole_gpu: bool) -> KernelWork:
     """`share` of each block, K and V or one of them, over the link."""
 
-    def work(load: Load, layer: int) -> Work:
+    def work(load: Load) -> Work:
         size = share * load.miss_bytes
         # The synchronous kernels have a thread block a slot, far more than fill the link: the most ever measured.
         ctas = 32 if whole_gpu else load.copy_ctas
@@ -154,32 +159,32 @@ def _fetch(share: float, *, launches: int, whole_gpu: bool) -> KernelWork:
     return work
 
 
-def _on_device(load: Load, layer: int) -> Work:
+def _on_device(load: Load) -> Work:
     """K or V of the changed blocks, read from the full store and written to the working buffer."""
     return Work(hbm_bytes=load.miss_bytes, ctas=load.slots)
 
 
-def _mlp(load: Load, layer: int) -> Work:
+def _mlp(load: Load) -> Work:
     return _product(load.work.shape.hidden, 2 * load.work.shape.ffn, load)
 
 
-def _hidden(load: Load, layer: int) -> Work:
+def _hidden(load: Load) -> Work:
     return _small(load.work.shape.hidden, load)
 
 
-def _kv(load: Load, layer: int) -> Work:
+def _kv(load: Load) -> Work:
     return _small(load.work.shape.kv_heads * load.work.shape.head_dim, load)
 
 
-def _score_row(load: Load, layer: int) -> Work:
+def _score_row(load: Load) -> Work:
     return _small(load.work.shape.kv_heads * load.entries, load)
 
 
-def _map(load: Load, layer: int) -> Work:
+def _map(load: Load) -> Work:
     return Work(hbm_bytes=2 * 8.0 * load.slots, ctas=load.pairs)
 
 
-def _host_only(load: Load, layer: int) -> Work:
+def _host_only(_: Load) -> Work:
     return Work()
 
 
@@ -188,8 +193,8 @@ WORK: dict[str, KernelWork] = {
     Kind.EMBED: _hidden,
     "positions": _host_only,  # a tensor of lengths made on the host: the step cannot start before it
     "norm-in": _hidden,  # root mean square norm
-    "qkv": lambda load, layer: _qkv(load, layer, forecast=False),
-    "qkv-forecast": lambda load, layer: _qkv(load, layer, forecast=True),
+    "qkv": lambda load: _qkv(load, forecast=False),
+    "qkv-forecast": lambda load: _qkv(load, forecast=True),
     "query-copy": _hidden,  # three copies that make q, k and v contiguous
     "key-copy": _kv,
     "value-copy": _kv,
@@ -203,36 +208,37 @@ WORK: dict[str, KernelWork] = {
     "score-query": _hidden,  # q regrouped
     "score": _query_scores,
     "score-forecast-query": _kv,
-    "score-copy-entries": lambda load, layer: Work(hbm_bytes=2 * load.entry_bytes, ctas=SMS),
-    "score-forecast": lambda load, layer: Work(
+    "score-copy-entries": lambda load: Work(hbm_bytes=2 * load.entry_bytes, ctas=SMS),
+    "score-forecast": lambda load: Work(
         flops=2.0 * load.pairs * load.entries * load.work.shape.head_dim, hbm_bytes=load.entry_bytes, ctas=SMS
     ),
     "score-copy": _score_row,
     "select-copy": _score_row,  # one graph launch for this and the next two
-    "select-pool": lambda load, layer: attrs.evolve(_pool(load, layer), launches=0),
-    "select-topk": lambda load, layer: attrs.evolve(_topk(load, layer), launches=0),
-    Kind.DIFF: lambda load, layer: _paced(3 * 8.0 * load.slots, load.pairs, load.paces.diff),
+    "select-pool": lambda load: attrs.evolve(_pool(load), launches=0),
+    "select-topk": lambda load: attrs.evolve(_topk(load), launches=0),
+    Kind.DIFF: lambda load: _paced(3 * 8.0 * load.slots, load.pairs, load.paces.diff),
     "diff-map": _map,
     "events": _host_only,  # record ready, wait for it, record done: host time of about one launch
     "fetch-walk": _walk,
     Kind.FETCH: _fetch(1.0, launches=0, whole_gpu=False),  # the kernel that began with the walk
     "fetch-keys": _fetch(0.5, launches=1, whole_gpu=True),
     "fetch-values": _fetch(0.5, launches=1, whole_gpu=True),
+    "fetch-ramp": lambda load: attrs.evolve(_paced(8.0 * load.slots, SMS, load.paces.ramp), launches=0),
     "copy-keys": _on_device,
     "copy-values": _on_device,
     Kind.ATTEND: _attend,
     "attend-combine": _hidden,
-    Kind.OUTPUT: lambda load, layer: _product(load.work.shape.hidden, load.work.shape.hidden, load),
+    Kind.OUTPUT: lambda load: _product(load.work.shape.hidden, load.work.shape.hidden, load),
     "output-scale": _hidden,
     "output-add": _hidden,
     "norm-mlp": _hidden,
     Kind.MLP: _mlp,  # gate and up in one product
-    "mlp-activation": lambda load, layer: _small(1.5 * load.work.shape.ffn, load),
-    "mlp-down": lambda load, layer: _product(load.work.shape.ffn, load.work.shape.hidden, load),
+    "mlp-activation": lambda load: _small(1.5 * load.work.shape.ffn, load),
+    "mlp-down": lambda load: _product(load.work.shape.ffn, load.work.shape.hidden, load),
     "mlp-scale": _hidden,
     "mlp-add": _hidden,
     "norm-out": _hidden,
-    Kind.HEAD: lambda load, layer: _product(load.work.shape.hidden, load.work.shape.vocab, load),
-    "logits-float": lambda load, layer: _small(1.5 * load.work.shape.vocab, load),
-    "argmax": lambda load, layer: _small(load.work.shape.vocab, load),
+    Kind.HEAD: lambda load: _product(load.work.shape.hidden, load.work.shape.vocab, load),
+    "logits-float": lambda load: _small(1.5 * load.work.shape.vocab, load),
+    "argmax": lambda load: _small(load.work.shape.vocab, load),
 }

@@ -175,9 +175,9 @@ def variations(assumed: Assumptions) -> Sequence[tuple[str, Assumptions]]:
         *((f"launch {us} us", evolve(assumed, launch_s=us * 1e-6)) for us in (5, 6, 7, 12, 18)),
         *((f"uva {gb:.3g} GB/s", evolve(assumed, uva_bytes_per_s=gb * 1e9)) for gb in (35.2, ours)),
         *((f"scoring tile {us} us", evolve(assumed, paces=evolve(paces, tile=us * 1e-6))) for us in (1.2, 1.4, 1.6)),
-        *((f"pooling program {us} us", evolve(assumed, paces=evolve(paces, pool=us * 1e-6))) for us in (0.8, 1.5, 2.4)),
+        *((f"pooling {us} us", evolve(assumed, paces=evolve(paces, pool=us * 1e-6))) for us in (0.8, 1.5, 2.4)),
         *((f"list walk {us} us", evolve(assumed, paces=evolve(paces, walk=us * 1e-6))) for us in (0.15, 0.3, 0.5)),
-        ("no slow grids", evolve(assumed, paces=Paces(tile=1e-9, pool=1e-9, topk=1e-9, diff=1e-9, walk=1e-9))),
+        ("no slow grids", evolve(assumed, paces=Paces(**dict.fromkeys(attrs.fields_dict(Paces), 1e-9)))),
     )
 
 

@@ -102,13 +102,13 @@ class ReferenceRuntime:
             yield from _ops(layer, "copy-keys", "copy-values")
         else:
             before = f"diff-map/{layer}"
-            for kind in ("fetch-keys", "fetch-values"):
+            for kind in ("fetch-keys", "fetch-values", "fetch-ramp"):
                 yield Op(kind=kind, layer=layer, lane=Lane.H2D, after=(before,))
 
     def _attention(self, layer: int) -> Iterator[Op]:
         last: tuple[str, ...] = ()
         if self.mode == Mode.SYNC or (self.mode == Mode.NO_PREFETCH and layer):
-            last = (f"fetch-values/{layer}",)
+            last = (f"fetch-ramp/{layer}",)
         elif self.mode == Mode.PREFETCH and layer:
             last = (f"{Kind.FETCH}/{layer}",)
         yield Op(kind=Kind.ATTEND, layer=layer, after=last)
@@ -120,10 +120,11 @@ def work_of(runtime: ReferenceRuntime, context: WorkContext, paces: Paces) -> Wo
 
     def work(op: Op, facts: StepFacts) -> Work:
         load = Load(
-            rows=facts.rows, context=int(facts.lengths.max()), misses=int(facts.misses[max(0, op.layer)].sum()),
-            copy_ctas=runtime.copy_ctas(facts.rows), work=context, paces=paces,
+            layer=op.source, rows=facts.rows, context=int(facts.lengths.max()),
+            misses=int(facts.misses[max(0, op.layer)].sum()), copy_ctas=runtime.copy_ctas(facts.rows), work=context,
+            paces=paces,
         )  # fmt: skip
-        return WORK[op.kind](load, op.source)
+        return WORK[op.kind](load)
 
     return work
 
