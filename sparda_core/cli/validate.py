@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparda_core.cli.options import add_json
 from sparda_core.cli.parser import number
-from sparda_core.cli.screen import console, plain, show_json, show_table
+from sparda_core.cli.screen import cell, console, plain, show_json, show_table
 from sparda_core.errors import ConfigError
 from sparda_core.files import check_place, write_whole
 
@@ -141,23 +141,34 @@ def _tables(reports: dict[str, Report], tried: tuple[Sensitivity, ...], implied:
              "pairs", "memory_right", "memory_cells")  # fmt: skip
     sums = [summary(report) for report in reports.values()]
     show_table("In short", ("", *names), [(line.replace("_", " "), *(one[line] for one in sums)) for line in lines])
-    last = sums[-1]
-    winners = {one["batch"]: one for one in last["winners"]}
-    show_table(
-        "Fastest mode, and SparDA over synchronous offload",
-        ("batch", "published", "predicted", "right", "times, published", "times, predicted"),
-        [
-            (one["batch"], *(str(winners[one["batch"]][key]) for key in ("published", "predicted")),
-             winners[one["batch"]]["right"], one["published"], one["predicted"])
-            for one in last["speedup_over_sync"]
-        ],
-    )  # fmt: skip
+    _ratios(sums[-1])
     if tried:
         from sparda_core.published.document import SENSITIVE
 
         changed = [(one.what, *(summary(one.report)[key] for key in SENSITIVE)) for one in tried]
         show_table("One assumption changed", ("changed", *(key.replace("_", " ") for key in SENSITIVE)), changed)
         show_table("Churn at which a cell comes out as published", ("cell", "churn"), list(implied.items()))
+
+
+def _ratios(found: dict[str, Any]) -> None:
+    """Winners, and what SparDA and its prefetch are said to gain, of the last set of assumptions."""
+    winners = {one["batch"]: one for one in found["winners"]}
+    rows = []
+    for sync, alone in zip(found["speedup_over_sync"], found["prefetch_gain"], strict=True):
+        winner = winners.get(sync["batch"], {})
+        gains = (None if alone["published"] is None else alone[key] for key in ("published", "predicted"))
+        names = (winner.get(key) for key in ("published", "predicted", "right"))
+        rows.append((sync["batch"], *names, sync["published"], sync["predicted"], *gains))
+    best = found["best_over_resident"]
+    note = (
+        f"Batch 64 of SparDA over batch 4 without offload: {cell(best['published'])} times published, "
+        f"{cell(best['predicted'])} predicted."
+    )
+    show_table(
+        "Fastest mode; SparDA over synchronous offload; prefetch over none",
+        ("batch", "published", "predicted", "right", "over sync", "predicted", "prefetch", "predicted"), rows,
+        notes=[note],
+    )  # fmt: skip
 
 
 def _figure(row: dict[str, Any]) -> str:

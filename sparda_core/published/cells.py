@@ -62,7 +62,7 @@ class Assumptions:
         if self.uva_bytes_per_s is not None:
             ceiling = uva.ceiling_bytes_per_s.with_value(self.uva_bytes_per_s, "nvbandwidth issue 24, H100")
             uva = attrs.evolve(uva, ceiling_bytes_per_s=ceiling)
-        return attrs.evolve(profile, launch=launch, uva=uva, eager=True)
+        return attrs.evolve(profile, launch=launch, uva=uva, launches="eager")
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from sparda_core.published.cells import CellResult
-from sparda_core.published.report import Report, Sensitivity
+from sparda_core.published.report import Ranking, Report, Sensitivity
 from sparda_core.published.table import BATCHES, CONTEXT, SOURCE, TOO_LARGE, Mode
 
 
@@ -69,14 +69,10 @@ def summary(report: Report) -> dict[str, Any]:
         "memory_right": _memory_cells(report) - len(report.memory_wrong),
         "memory_cells": _memory_cells(report),
         "memory_wrong": [f"batch {r.cell.batch}, {r.cell.mode}" for r in report.memory_wrong],
-        "winners": [
-            {"batch": r.batch, "published": r.published[0], "predicted": r.predicted[0], "right": r.winner_right}
-            for r in rankings
-        ],
-        "speedup_over_sync": [
-            dict(zip(("batch", "published", "predicted"), (batch, *report.speedup(batch)), strict=True))
-            for batch in BATCHES
-        ],
+        "winners": [_winner(ranking) for ranking in rankings],
+        "speedup_over_sync": _ratios(report, Mode.PREFETCH, Mode.SYNC),
+        "prefetch_gain": _ratios(report, Mode.PREFETCH, Mode.NO_PREFETCH),
+        "best_over_resident": _ratio(report, (BATCHES[-1], Mode.PREFETCH), (BATCHES[0], Mode.RESIDENT)),
     }
 
 
@@ -118,6 +114,25 @@ def _median(report: Report, mode: Mode) -> float | None:
         return None
     half = len(errors) // 2
     return errors[half] if len(errors) % 2 else (errors[half - 1] + errors[half]) / 2
+
+
+def _winner(ranking: Ranking) -> dict[str, Any]:
+    return {
+        "batch": ranking.batch,
+        "published": str(ranking.published[0]),
+        "predicted": str(ranking.predicted[0]),
+        "right": ranking.winner_right,
+    }
+
+
+def _ratios(report: Report, fast: Mode, slow: Mode) -> list[dict[str, float | int | None]]:
+    """One mode's tokens/s over another's, by batch."""
+    return [{"batch": batch, **_ratio(report, (batch, fast), (batch, slow))} for batch in BATCHES]
+
+
+def _ratio(report: Report, fast: tuple[int, Mode], slow: tuple[int, Mode]) -> dict[str, float | None]:
+    published, predicted = report.ratio(fast, slow)
+    return {"published": published, "predicted": predicted}
 
 
 def _memory_cells(report: Report) -> int:

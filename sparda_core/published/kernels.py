@@ -124,19 +124,20 @@ def _pool(load: Load) -> Work:
     programs = load.pairs * load.work.spec.block_count(load.context + 1)
     at_once = min(programs, SMS * POOL_PROGRAMS_PER_SM)
     size = programs * 2 * (load.work.spec.pool_width + 1) * load.work.activation_bytes  # scores, and a second input
-    return _paced(size, at_once, load.paces.pool * programs / at_once, ctas_per_sm=POOL_PROGRAMS_PER_SM)
+    return _paced(size, programs, load.paces.pool * programs / at_once, ctas_per_sm=POOL_PROGRAMS_PER_SM)
 
 
 def _topk(load: Load) -> Work:
     values = load.work.spec.block_count(load.context + 1)
-    return _paced(load.pairs * values * 2.0, load.pairs, load.paces.topk)
+    return _paced(load.pairs * values * 2.0, load.pairs, load.paces.topk, ctas_per_sm=2)
 
 
 def _attend(load: Load) -> Work:
     shape, tokens = load.work.shape, load.work.spec.budget * load.work.spec.block
     return Work(
         flops=4.0 * load.rows * tokens * shape.q_heads * shape.head_dim,
-        hbm_bytes=load.slots * load.work.block_bytes, ctas=132,
+        # One thread block an SM: keys are split as far as that takes.
+        hbm_bytes=load.slots * load.work.block_bytes, ctas=load.pairs * max(1, SMS // load.pairs),
     )  # fmt: skip
 
 
@@ -161,7 +162,7 @@ def _fetch(share: float, *, launches: int, whole_gpu: bool) -> KernelWork:
 
 def _on_device(load: Load) -> Work:
     """K or V of the changed blocks, read from the full store and written to the working buffer."""
-    return Work(hbm_bytes=load.miss_bytes, ctas=load.slots)
+    return Work(hbm_bytes=load.miss_bytes, ctas=load.slots, ctas_per_sm=16)
 
 
 def _mlp(load: Load) -> Work:
@@ -208,9 +209,10 @@ WORK: dict[str, KernelWork] = {
     "score-query": _hidden,  # q regrouped
     "score": _query_scores,
     "score-forecast-query": _kv,
-    "score-copy-entries": lambda load: Work(hbm_bytes=2 * load.entry_bytes, ctas=SMS),
+    "score-copy-entries": lambda load: Work(hbm_bytes=2 * load.entry_bytes, ctas=load.pairs * 2048, ctas_per_sm=16),
     "score-forecast": lambda load: Work(
-        flops=2.0 * load.pairs * load.entries * load.work.shape.head_dim, hbm_bytes=load.entry_bytes, ctas=SMS
+        flops=2.0 * load.pairs * load.entries * load.work.shape.head_dim, hbm_bytes=load.entry_bytes,
+        ctas=load.pairs * 64, ctas_per_sm=8,
     ),
     "score-copy": _score_row,
     "select-copy": _score_row,  # one graph launch for this and the next two
@@ -223,7 +225,7 @@ WORK: dict[str, KernelWork] = {
     Kind.FETCH: _fetch(1.0, launches=0, whole_gpu=False),  # the kernel that began with the walk
     "fetch-keys": _fetch(0.5, launches=1, whole_gpu=True),
     "fetch-values": _fetch(0.5, launches=1, whole_gpu=True),
-    "fetch-ramp": lambda load: attrs.evolve(_paced(8.0 * load.slots, SMS, load.paces.ramp), launches=0),
+    "fetch-ramp": lambda load: attrs.evolve(_paced(8.0 * load.slots, load.slots, load.paces.ramp), launches=0),
     "copy-keys": _on_device,
     "copy-values": _on_device,
     Kind.ATTEND: _attend,

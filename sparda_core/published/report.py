@@ -57,7 +57,13 @@ class Report:
     def errors(self) -> dict[tuple[int, Mode], float]:
         """Error of each cell that has a published and a predicted time, the fitted one left out."""
         found = {(r.cell.batch, r.cell.mode): r.error for r in self.results}
-        return {key: error for key, error in found.items() if error is not None and key != self.fitted}
+        judged = {key: error for key, error in found.items() if error is not None and key != self.fitted}
+        if not judged:
+            raise ConfigError(
+                f"profile={self.assumed.profile!r}: no cell with a published time fits into its memory; "
+                "the table was measured on an 80 GB GPU, take one as large"
+            )
+        return judged
 
     @property
     def median_error(self) -> float:
@@ -94,11 +100,11 @@ class Report:
             if (r.cell.out_of_memory or r.cell.tokens_per_s) and r.cell.out_of_memory != (r.problem is not None)
         )  # fmt: skip
 
-    def speedup(self, batch: int) -> tuple[float | None, float | None]:
-        """SparDA over sparse with synchronous offload: published, predicted."""
-        found = {r.cell.mode: r for r in self.results if r.cell.batch == batch}
-        fast, slow = found[Mode.PREFETCH], found[Mode.SYNC]
-        return _over(fast.cell.tokens_per_s, slow.cell.tokens_per_s), _over(fast.tokens_per_s, slow.tokens_per_s)
+    def ratio(self, fast: tuple[int, Mode], slow: tuple[int, Mode]) -> tuple[float | None, float | None]:
+        """Tokens/s of one cell over another's: published, predicted; None where one of the two has no time."""
+        found = {(r.cell.batch, r.cell.mode): r for r in self.results}
+        one, other = found[fast], found[slow]
+        return _over(one.cell.tokens_per_s, other.cell.tokens_per_s), _over(one.tokens_per_s, other.tokens_per_s)
 
 
 def make_report(
@@ -116,9 +122,15 @@ def make_report(
 def fit_launch(assumed: Assumptions) -> Assumptions:
     """The same with the host's time of a launch set so that the cell FITTED comes out as published.
 
-    Raises ConfigError where no time between 1 and 60 us does.
+    Raises ConfigError where no time between 1 and 60 us does, or where the cell does not fit into memory.
     """
     cell = _cell(*FITTED)
+    problem = predict_cell(cell, assumed).problem
+    if problem is not None:
+        raise ConfigError(
+            f"profile={assumed.profile!r}: batch {cell.batch} of {cell.mode} does not fit ({problem}), so no launch "
+            "time can be fitted to it; give --launch-us or --no-fit"
+        )
 
     def excess_s(launch_s: float) -> float:
         return _step_s(cell, attrs.evolve(assumed, launch_s=launch_s)) - (cell.step_s or 0.0)
@@ -127,7 +139,7 @@ def fit_launch(assumed: Assumptions) -> Assumptions:
     if launch_s is None:
         raise ConfigError(
             f"launch_s: no time between {_LAUNCH_S[0]:g} and {_LAUNCH_S[1]:g} s makes batch {cell.batch} of "
-            f"{cell.mode} take {cell.step_s:.4g} s; lower churn or the paces"
+            f"{cell.mode} take {cell.step_s:.4g} s; lower churn, give --launch-us, or --no-fit"
         )
     return attrs.evolve(assumed, launch_s=launch_s)
 

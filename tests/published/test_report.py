@@ -136,3 +136,11 @@ def test_a_report_covers_all_cells_and_calls_back_for_each(monkeypatch: pytest.M
     made = make_report(Assumptions(), progress=lambda: seen.append(1))
     assert [r.cell for r in made.results] == list(cells(too_large=True))
     assert len(seen) == 24
+
+
+def test_a_profile_that_nothing_fits_into_is_refused_with_the_way_out() -> None:
+    small = Assumptions(profile="rtx-4090")
+    with pytest.raises(ConfigError, match="--no-fit"):
+        fit_launch(small)
+    with pytest.raises(ConfigError, match="80 GB"):
+        assert make_report(small).errors
