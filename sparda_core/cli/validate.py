@@ -17,7 +17,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.files import check_place, write_whole
 
 if TYPE_CHECKING:
-    from sparda_core.published.report import Progress, Report, Sensitivity
+    from sparda_core.published.report import Progress, Report
 
 #: Names of the two sets of assumptions.
 PLAIN, FITTED = "nothing fitted", "launch time fitted to one cell"
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         from sparda_core.bench.plots import require_matplotlib
 
         require_matplotlib()
-    reports, tried, implied = _work(args)
-    found = {**document(reports, tried=tried, implied=implied), "provenance": _provenance(args)}
+    reports, more = _work(args)
+    found = {**document(reports, **more), "provenance": _provenance(args)}
     if args.out is not None:
         write_whole(args.out, json.dumps(plain(found), indent=1, allow_nan=False) + "\n")
     if args.csv is not None:
@@ -81,11 +81,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(found)
     else:
-        _tables(reports, tried, implied)
+        _tables(reports)
+        if more:
+            _further(more)
     return 0
 
 
-def _work(args: argparse.Namespace) -> tuple[dict[str, Report], tuple[Sensitivity, ...], dict[str, float]]:
+def _work(args: argparse.Namespace) -> tuple[dict[str, Report], dict[str, Any]]:
+    """Reports by the name of their assumptions; with --sensitivity what `document` takes besides."""
+    from sparda_core.published import inverse
     from sparda_core.published import report as study
     from sparda_core.published.cells import Assumptions
     from sparda_core.published.table import cells
@@ -104,15 +108,16 @@ def _work(args: argparse.Namespace) -> tuple[dict[str, Report], tuple[Sensitivit
             fitted = study.fit_launch(assumed)
             reports[FITTED] = study.make_report(fitted, progress=progress, fitted=study.FITTED)
         if not args.sensitivity:
-            return reports, (), {}
+            return reports, {}
         best = list(reports.values())[-1]
         tried = study.sensitivity(best.assumed, progress=progress, fitted=best.fitted)
         implied = {
             f"batch {r.cell.batch}, {r.cell.mode}": churn
             for r in best.results
-            if (churn := study.implied_churn(r, best.assumed)) is not None
+            if (churn := inverse.implied_churn(r, best.assumed)) is not None
         }
-    return reports, tried, implied
+        checks = inverse.cross_checks(best.results, best.assumed)
+    return reports, {"tried": tried, "implied": implied, "checks": checks}
 
 
 @contextmanager
@@ -126,7 +131,7 @@ def _progress(total: int) -> Iterator[Progress]:
         yield lambda: bar.advance(task)
 
 
-def _tables(reports: dict[str, Report], tried: tuple[Sensitivity, ...], implied: dict[str, float]) -> None:
+def _tables(reports: dict[str, Report]) -> None:
     from sparda_core.published.document import cell_rows, summary
     from sparda_core.published.table import SOURCE
 
@@ -142,12 +147,22 @@ def _tables(reports: dict[str, Report], tried: tuple[Sensitivity, ...], implied:
     sums = [summary(report) for report in reports.values()]
     show_table("In short", ("", *names), [(line.replace("_", " "), *(one[line] for one in sums)) for line in lines])
     _ratios(sums[-1])
-    if tried:
-        from sparda_core.published.document import SENSITIVE
 
-        changed = [(one.what, *(summary(one.report)[key] for key in SENSITIVE)) for one in tried]
-        show_table("One assumption changed", ("changed", *(key.replace("_", " ") for key in SENSITIVE)), changed)
-        show_table("Churn at which a cell comes out as published", ("cell", "churn"), list(implied.items()))
+
+def _further(more: dict[str, Any]) -> None:
+    from sparda_core.published.document import SENSITIVE, summary
+
+    changed = [(one.what, *(summary(one.report)[key] for key in SENSITIVE)) for one in more["tried"]]
+    show_table("One assumption changed", ("changed", *(key.replace("_", " ") for key in SENSITIVE)), changed)
+    show_table("Churn at which a cell comes out as published", ("cell", "churn"), list(more["implied"].items()))
+    rows = [
+        (one.batch, one.churn, one.published_tokens_per_s, one.predicted_tokens_per_s, f"{one.error:+.1%}")
+        for one in more["checks"]
+    ]
+    show_table(
+        "Prefetch, with the churn that the same batch without prefetch implies",
+        ("batch", "churn", "published", "predicted", "error"), rows,
+    )  # fmt: skip
 
 
 def _ratios(found: dict[str, Any]) -> None:

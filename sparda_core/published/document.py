@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from sparda_core.published.cells import CellResult
+from sparda_core.published.inverse import CrossCheck
 from sparda_core.published.report import Ranking, Report, Sensitivity
 from sparda_core.published.table import BATCHES, CONTEXT, SOURCE, TOO_LARGE, Mode
 
@@ -77,8 +78,9 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def document(
-    reports: dict[str, Report], *, tried: Sequence[Sensitivity] = (), implied: dict[str, float] | None = None
-) -> dict[str, Any]:
+    reports: dict[str, Report], *, tried: Sequence[Sensitivity] = (), implied: dict[str, float] | None = None,
+    checks: Sequence[CrossCheck] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Everything found, as one JSON object; `reports` by the name of their assumptions."""
     return {
         "source": SOURCE,
@@ -92,6 +94,7 @@ def document(
             {"changed": one.what, **{key: summary(one.report)[key] for key in SENSITIVE}} for one in tried
         ],
         "implied_churn": implied or {},
+        "prefetch_with_the_churn_of_no_prefetch": [{**attrs.asdict(check), "error": check.error} for check in checks],
     }
 
 

@@ -10,6 +10,7 @@ import attrs
 
 from sparda_core.errors import ConfigError
 from sparda_core.published.cells import Assumptions, CellResult, predict_cell
+from sparda_core.published.inverse import root, step_s
 from sparda_core.published.kernels import Paces
 from sparda_core.published.table import Cell, Mode, cells
 
@@ -133,30 +134,15 @@ def fit_launch(assumed: Assumptions) -> Assumptions:
         )
 
     def excess_s(launch_s: float) -> float:
-        return _step_s(cell, attrs.evolve(assumed, launch_s=launch_s)) - (cell.step_s or 0.0)
+        return step_s(cell, attrs.evolve(assumed, launch_s=launch_s)) - (cell.step_s or 0.0)
 
-    launch_s = _root(excess_s, *_LAUNCH_S)
+    launch_s = root(excess_s, *_LAUNCH_S)
     if launch_s is None:
         raise ConfigError(
             f"launch_s: no time between {_LAUNCH_S[0]:g} and {_LAUNCH_S[1]:g} s makes batch {cell.batch} of "
             f"{cell.mode} take {cell.step_s:.4g} s; lower churn, give --launch-us, or --no-fit"
         )
     return attrs.evolve(assumed, launch_s=launch_s)
-
-
-def implied_churn(result: CellResult, assumed: Assumptions) -> float | None:
-    """The churn at which the cell would come out as published; None where no churn does, or it hardly matters.
-
-    An inverse, never used for a prediction: it says what the paper's figures would mean if all else here were right.
-    """
-    cell = result.cell
-    if result.error is None or not result.transfer_s:
-        return None
-    churn = _root(lambda c: _step_s(cell, attrs.evolve(assumed, churn=c)) - (cell.step_s or 0.0), 0.0, 1.0)
-    if churn is None:
-        return None
-    more_s = _step_s(cell, attrs.evolve(assumed, churn=min(1.0, 1.5 * churn)))
-    return churn if more_s > 1.05 * (cell.step_s or 0.0) else None
 
 
 @attrs.frozen(kw_only=True)
@@ -202,30 +188,6 @@ def load_figure(assumed: Assumptions) -> float:
 
 def _cell(batch: int, mode: Mode) -> Cell:
     return next(cell for cell in cells() if (cell.batch, cell.mode) == (batch, mode))
-
-
-def _step_s(cell: Cell, assumed: Assumptions) -> float:
-    step_s = predict_cell(cell, assumed).step_s
-    assert step_s is not None, "a cell with a published time must fit"
-    return step_s
-
-
-def _root(function: Callable[[float], float], low: float, high: float, *, steps: int = 12) -> float | None:
-    """Where a rising function is 0, by regula falsi (Illinois) to 0.1 % of the bracket's value; None outside."""
-    at_low, at_high = function(low), function(high)
-    if at_low > 0 or at_high < 0:
-        return None
-    here, side = low, 0
-    for _ in range(steps):
-        here = (low * at_high - high * at_low) / (at_high - at_low) if at_high > at_low else low
-        value = function(here)
-        if abs(value) < 1e-6:
-            break
-        if value < 0:
-            low, at_low, at_high, side = here, value, at_high / 2 if side < 0 else at_high, -1
-        else:
-            high, at_high, at_low, side = here, value, at_low / 2 if side > 0 else at_low, 1
-    return here
 
 
 def _over(fast: float | None, slow: float | None) -> float | None:

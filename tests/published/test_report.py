@@ -10,7 +10,8 @@ import pytest
 from sparda_core.errors import ConfigError
 from sparda_core.published import report as study
 from sparda_core.published.cells import Assumptions, CellResult, predict_cell
-from sparda_core.published.report import FITTED, Report, fit_launch, implied_churn, make_report, variations
+from sparda_core.published.inverse import cross_checks, implied_churn
+from sparda_core.published.report import FITTED, Report, fit_launch, make_report, variations
 from sparda_core.published.table import Cell, Mode, cells
 
 SMALL = cells()[:4]
@@ -127,6 +128,26 @@ def test_small_batches_with_the_forecast_are_the_hosts_and_large_ones_the_links(
     bound = {(r.cell.batch, r.cell.mode): r.bound for r in fitted.results}
     assert bound[4, Mode.PREFETCH] == bound[8, Mode.PREFETCH] == "host"
     assert bound[64, Mode.PREFETCH] == bound[64, Mode.NO_PREFETCH] == "link"
+
+
+def test_both_modes_of_the_forecast_imply_one_churn_at_a_batch_and_sync_one_at_every_batch(fitted: Report) -> None:
+    found = {(r.cell.batch, r.cell.mode): r for r in fitted.results}
+
+    def implied(batch: int, mode: Mode) -> float:
+        churn = implied_churn(found[batch, mode], fitted.assumed)
+        assert churn is not None
+        return churn
+
+    for batch in (16, 64):
+        assert implied(batch, Mode.PREFETCH) == pytest.approx(implied(batch, Mode.NO_PREFETCH), rel=0.12)
+    query = [implied(batch, Mode.SYNC) for batch in (4, 16, 64)]
+    assert 0.10 < min(query) < max(query) < 0.17
+
+
+def test_prefetch_follows_within_10_percent_from_the_bytes_of_the_mode_without(fitted: Report) -> None:
+    checks = cross_checks(fitted.results, fitted.assumed)
+    assert [check.batch for check in checks] == [16, 64]
+    assert max(abs(check.error) for check in checks) < 0.10
 
 
 def test_a_report_covers_all_cells_and_calls_back_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
