@@ -1,0 +1,339 @@
+"""The mutants: one named bug each, put into the simulator by patching one function or class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pytest
+import simpy
+
+from sparda_core.plan import Lane, StepPlan
+from sparda_core.simulator import link, run
+from sparda_core.simulator.fairshare import Demand, fair_rates
+from sparda_core.simulator.link import NS, Flow, SharedResources
+from sparda_core.simulator.profile import Price
+from sparda_core.spans import Span
+from tests.simulator.laws.law import MUTANTS, mutant
+from tests.simulator.laws.machine import RATES, Machine
+
+Rates = tuple[float, ...]
+Capacity = Mapping[str, float]
+LINK = "sparda_core.simulator.link"
+
+
+# Rates: what fair_rates answers.
+
+
+@mutant("caps-forgotten", "a flow alone takes the whole resource, whatever its cap")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def uncapped(demands: Sequence[Demand], capacity: Capacity) -> Rates:
+        return fair_rates([Demand(d.uses) if d.uses else d for d in demands], capacity)
+
+    patch.setattr(f"{LINK}.fair_rates", uncapped)
+
+
+@mutant("equal-split-whatever-the-caps", "what a capped flow leaves over goes to nobody")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def split(demands: Sequence[Demand], capacity: Capacity) -> Rates:
+        even = fair_rates([Demand(d.uses) if d.uses else d for d in demands], capacity)
+        return tuple(min(rate, d.cap) for rate, d in zip(even, demands, strict=True))
+
+    patch.setattr(f"{LINK}.fair_rates", split)
+
+
+@mutant("a-tenth-lost-to-each-companion", "sharing costs: every further flow takes a tenth of the capacity away")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def lossy(demands: Sequence[Demand], capacity: Capacity) -> Rates:
+        return tuple(rate * 0.9 ** (len(demands) - 1) for rate in fair_rates(demands, capacity))
+
+    patch.setattr(f"{LINK}.fair_rates", lossy)
+
+
+@mutant("rates-in-32-bits", "a rate is kept in 32 bits: none exceeds 2 147 483 647 units a second")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def narrow(demands: Sequence[Demand], capacity: Capacity) -> Rates:
+        return tuple(min(rate, 2.0**31 - 1) for rate in fair_rates(demands, capacity))
+
+    patch.setattr(f"{LINK}.fair_rates", narrow)
+
+
+@mutant("rates-by-order", "the first of two equal flows gets a little more")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def tilted(demands: Sequence[Demand], capacity: Capacity) -> Rates:
+        return tuple(rate * (1 - 0.01 * i) for i, rate in enumerate(fair_rates(demands, capacity)))
+
+    patch.setattr(f"{LINK}.fair_rates", tilted)
+
+
+# Time: what SharedResources does with the rates.
+
+
+def _fix(shared: SharedResources, rates: Mapping[Flow, float]) -> None:
+    """Give the flows other rates after a solve, and arm the wake-up that fits them."""
+    for flow, rate in rates.items():
+        flow.rate = rate
+    if shared._flows:
+        shared._arm(min(flow.finish_ns(shared._last_ns) for flow in shared._flows))
+
+
+def _resolved(patch: pytest.MonkeyPatch, rates: Any) -> None:
+    """Patch the solve: `rates(shared, before)` gives the rates that hold after it."""
+    solve = SharedResources._solve
+
+    def wrong(self: SharedResources) -> None:
+        before = {flow: flow.rate for flow in self._flows if flow.rate}
+        observer, self._observer = self._observer, None
+        solve(self)
+        _fix(self, rates(self, before))
+        self._observer = observer
+        if observer is not None:
+            observer(self._last_ns, self.usage())
+
+    patch.setattr(SharedResources, "_solve", wrong)
+
+
+@mutant("share-fixed-at-start", "a flow keeps the share that it got when it started")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _resolved(patch, lambda shared, before: before)
+
+
+@mutant("rates-kept-when-a-flow-ends", "rates are solved when a flow starts, not when one ends")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _resolved(patch, lambda shared, before: before if len(before) == len(shared._flows) else {})
+
+
+@mutant("first-come-first-served", "the oldest flow runs alone, the others wait")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def oldest(shared: SharedResources, before: Mapping[Flow, float]) -> dict[Flow, float]:
+        first, *rest = shared._flows or [None]
+        alone = fair_rates([first.demand], shared._capacity)[0] if first else 0.0
+        return {flow: alone / 1e9 for flow in rest if flow} | ({first: alone} if first else {})
+
+    _resolved(patch, oldest)
+
+
+@mutant("order-of-starts-weighs", "a flow started first in an instant gets twice the weight")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def tilted(shared: SharedResources, before: Mapping[Flow, float]) -> dict[Flow, float]:
+        return {flow: flow.rate * (1.0 if i == 0 else 0.5) for i, flow in enumerate(shared._flows)}
+
+    _resolved(patch, tilted)
+
+
+@mutant("progress-lost-on-a-change", "a flow forgets what it moved since the last change whenever another starts")
+def _(patch: pytest.MonkeyPatch) -> None:
+    start = SharedResources.start
+
+    def forgetful(self: SharedResources, *args: Any, **kwargs: Any) -> Flow:
+        before = {flow: flow.moved for flow in self._flows}
+        started = start(self, *args, **kwargs)
+        for flow in self._flows:
+            flow.moved = before.get(flow, flow.moved)
+        return started
+
+    patch.setattr(SharedResources, "start", forgetful)
+
+
+@mutant("served-twice", "what a flow moved before a change is counted again at its end")
+def _(patch: pytest.MonkeyPatch) -> None:
+    advance = SharedResources._advance
+
+    def twice(self: SharedResources) -> bool:
+        before = {flow: flow.moved for flow in self._flows}
+        finished = advance(self)
+        for flow, moved in before.items():
+            if flow.end_ns is not None:
+                for name, amount in flow.demand.uses:
+                    self.served[name] += moved * amount
+        return finished
+
+    patch.setattr(SharedResources, "_advance", twice)
+
+
+@mutant("wake-up-dropped", "a wake-up that finds nothing finished arms no other")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def asleep(self: SharedResources, _: simpy.Event) -> None:
+        self._armed_ns.pop()
+        if self._advance():
+            self._solve()
+
+    patch.setattr(SharedResources, "_wake", asleep)
+
+
+class _Late(simpy.Event):
+    """An event that is heard 3 ns after it happened."""
+
+    def succeed(self, value: Any = None) -> simpy.Event:
+        self._ok, self._value = True, value
+        self.env.schedule(self, delay=3)
+        return self
+
+
+@mutant("end-heard-late", "whoever waits for a flow hears of its end 3 ns late")
+def _(patch: pytest.MonkeyPatch) -> None:
+    begin = Flow.__init__
+
+    def late(self: Flow, **kwargs: Any) -> None:
+        begin(self, **{**kwargs, "done": _Late(kwargs["done"].env)})
+
+    patch.setattr(Flow, "__init__", late)
+
+
+@mutant("completion-rounded-down", "an end is rounded down to a whole nanosecond")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def down(self: Flow, now_ns: int) -> int:
+        return now_ns + max(1, math.floor((self.size - self.moved) / self.rate * NS))
+
+    patch.setattr(Flow, "finish_ns", down)
+
+
+@mutant("clock-in-float-seconds", "an end is computed from a clock in float seconds")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def drifting(self: Flow, now_ns: int) -> int:
+        return max(now_ns + 1, math.ceil((now_ns / NS + (self.size - self.moved) / self.rate) * NS))
+
+    patch.setattr(Flow, "finish_ns", drifting)
+
+
+@mutant("five-ns-a-flow", "every flow takes 5 ns more, whatever the machine")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = link.ceil_ns
+    patch.setattr(f"{LINK}.ceil_ns", lambda seconds: real(seconds) + 5)
+
+
+# Plans: what run_step makes of them.
+
+
+def _stepped(patch: pytest.MonkeyPatch, change: Callable[[StepPlan], StepPlan]) -> None:
+    """Run another plan than the one asked for."""
+    real = run.run_step
+    patch.setattr(run, "run_step", lambda plan, *args: real(change(plan), *args))
+
+
+def _priced(patch: pytest.MonkeyPatch, change: Callable[[Price], Price]) -> None:
+    """Charge other prices than the machine's."""
+    real = Machine.price
+    patch.setattr(Machine, "price", lambda self, op, work, **kwargs: change(real(self, op, work, **kwargs)))
+
+
+@mutant("waits-forgotten", "an operation waits for the one before it on its lane, and for no other lane")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _stepped(patch, lambda plan: attrs.evolve(plan, ops=[attrs.evolve(op, after=()) for op in plan.ops]))
+
+
+@mutant("everything-on-one-lane", "copies are issued on the compute stream: an overlap that is none")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _stepped(patch, lambda plan: attrs.evolve(plan, ops=[attrs.evolve(op, lane=Lane.COMPUTE) for op in plan.ops]))
+
+
+@mutant("one-queue-of-launches", "an operation waits for the one issued before it, whatever its lane")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def serial(plan: StepPlan) -> StepPlan:
+        before = (None, *plan.ops)
+        ops = [attrs.evolve(op, after=(*op.after, b.name)) if b else op for b, op in zip(before, plan.ops, strict=False)]
+        return attrs.evolve(plan, ops=ops)
+
+    _stepped(patch, serial)
+
+
+@mutant("contention-forgotten", "every flow runs as if it were alone")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def alone(demands: Sequence[Demand], capacity: Capacity) -> Rates:
+        return tuple(fair_rates([wanted], capacity)[0] for wanted in demands)
+
+    patch.setattr(f"{LINK}.fair_rates", alone)
+
+
+@mutant("launch-gaps-forgotten", "the gap between two kernels is nothing")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _priced(patch, lambda price: attrs.evolve(price, launch_s=0.0))
+
+
+@mutant("latency-forgotten", "a copy's round trip and the gaps inside an operation are nothing")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _priced(patch, lambda price: attrs.evolve(price, latency_s=0.0))
+
+
+@mutant("last-charge-dropped", "of the flows of an operation the last is never started")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _priced(patch, lambda price: attrs.evolve(price, charges=price.charges[:-1]))
+
+
+@mutant("charges-one-after-another", "an operation computes first and reads its bytes afterwards")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def serial(price: Price) -> Price:
+        later = sum(charge.size / charge.cap for charge in price.charges[1:] if math.isfinite(charge.cap))
+        return attrs.evolve(price, latency_s=price.latency_s + later)
+
+    _priced(patch, serial)
+
+
+@mutant("everything-twice", "every operation is charged twice")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def double(price: Price) -> Price:
+        charges = tuple(attrs.evolve(charge, size=2 * charge.size) for charge in price.charges)
+        return attrs.evolve(price, charges=charges, latency_s=2 * price.latency_s, launch_s=2 * price.launch_s)
+
+    _priced(patch, double)
+
+
+@mutant("copy-without-work-costs-a-microsecond", "a copy of nothing is launched all the same")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _priced(patch, lambda price: attrs.evolve(price, launch_s=1e-6) if price.copies and price.nothing else price)
+
+
+@mutant("late-wake-of-lanes", "a lane goes on 2 ns after its flows have ended")
+def _(patch: pytest.MonkeyPatch) -> None:
+    MUTANTS["end-heard-late"].patch(patch)
+    real = run.run_step
+
+    def early(*args: Any) -> tuple[list[Span], int]:
+        spans, long_ns = real(*args)
+        return [attrs.evolve(s, end_ns=max(s.start_ns, s.end_ns - 2)) for s in spans], long_ns
+
+    patch.setattr(run, "run_step", early)
+
+
+@mutant("link-rate-inverted", "a link twice as fast is taken for one half as fast")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Machine.capacity
+
+    def inverted(self: Machine) -> dict[str, float]:
+        rates = real(self)
+        return {**rates, "h2d": RATES["h2d"] ** 2 / rates["h2d"]}
+
+    patch.setattr(Machine, "capacity", inverted)
+
+
+def _timed(patch: pytest.MonkeyPatch, change: Callable[[Span], Span]) -> None:
+    """Change every span of a run of several steps."""
+    real = run.run_steps
+
+    def wrong(*args: Any) -> run.Run:
+        done = real(*args)
+        return attrs.evolve(done, timeline=attrs.evolve(done.timeline, spans=map(change, done.timeline.spans)))
+
+    patch.setattr(run, "run_steps", wrong)
+
+
+@mutant("gap-between-steps-lost", "the gap between two steps is counted but does not pass")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = run.run_steps
+
+    def wrong(plan: StepPlan, seen: Any, work: Any, machine: Machine) -> run.Run:
+        gap_ns = round(machine.step_s * 1e9)
+        done = real(plan, seen, work, attrs.evolve(machine, between_s=0.0))
+        return attrs.evolve(done, step_ns=tuple(step + gap_ns for step in done.step_ns))
+
+    patch.setattr(run, "run_steps", wrong)
+
+
+@mutant("spans-in-whole-microseconds", "spans of several steps are kept in whole microseconds")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def rough(at_ns: int) -> int:
+        return round(at_ns, -3)
+
+    _timed(patch, lambda span: attrs.evolve(span, start_ns=rough(span.start_ns), end_ns=rough(span.end_ns)))
