@@ -13,6 +13,7 @@ from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.selector import Selector
 from sparda_core.simulator.bound import bound_of, shares
 from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.late import late_blocks
 from sparda_core.simulator.memory import MemoryNeed, memory_need, shortage
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.quantity import Basis
@@ -27,7 +28,7 @@ class Prediction:
 
     need         memory by what it holds
     problem      why it does not fit; None where it does
-    tokens       tokens that one step processes, mean over the steps
+    tokens       tokens that one step processes, mean over the steps, of all GPUs
     provenance   what the numbers rest on: profile, its digest and priors, runtime, selector, version
     """
 
@@ -36,6 +37,7 @@ class Prediction:
     tokens: float
     provenance: dict[str, str]
     _plan: StepPlan
+    _facts: tuple[StepFacts, ...]
     _run: Run | None
 
     @property
@@ -54,9 +56,29 @@ class Prediction:
         return sum(self._done.step_ns) / len(self._done.step_ns) / 1e9
 
     @property
+    def steps(self) -> int:
+        """Steps predicted; of prefill, chunks."""
+        return self._steps
+
+    @property
+    def total_s(self) -> float:
+        """Time of all steps together."""
+        return sum(self._done.step_ns) / 1e9
+
+    @property
     def tokens_per_s(self) -> float:
-        """Tokens per second over all rows."""
+        """Tokens per second over all rows, of all GPUs."""
         return self.tokens / self.step_s
+
+    @property
+    def misses(self) -> float:
+        """Blocks moved per step, of one GPU: all layers, rows and KV heads."""
+        return sum(int(facts.misses.sum()) for facts in self._facts) / len(self._facts)
+
+    @property
+    def late_blocks(self) -> float:
+        """Misses per step that had not arrived when the compute lane wanted them; see `late_blocks` in late.py."""
+        return sum(late_blocks(self.timeline, self._plan, self._facts)) / self._steps
 
     @property
     def exposed_s(self) -> float:
@@ -106,12 +128,13 @@ class Prediction:
 
 def predict(
     plan: StepPlan, facts: StepFacts | Sequence[StepFacts], *, context: WorkContext, selector: Selector,
-    profile: Profile, steps: int = 1, work_of_op: WorkOfOp | None = None,
+    profile: Profile, steps: int = 1, work_of_op: WorkOfOp | None = None, notes: Mapping[str, str] | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict a plan under facts on a profile.
 
     facts       of one step, run `steps` times, or of several steps in a row (then `steps` stays 1)
     work_of_op  states the work of an operation; None: the kernels' and the selector's own work.py
+    notes       what else the prediction rests on, for its provenance
     Raises ProfileError where the profile has no law for the plan. A point that does not fit into
     memory is no error here: see Prediction.feasible.
     """
@@ -130,9 +153,10 @@ def predict(
     need = memory_need(plan, fullest, context, profile)
     problem = shortage(need, profile)
     work = work_of_op or kernel_work(plan, context, selector)
+    gpus = getattr(profile, "gpus", 1)
     return Prediction(
-        need=need, problem=problem, tokens=sum(f.rows * f.new_tokens for f in every) / len(every),
-        provenance=_provenance(plan, context, profile), plan=plan,
+        need=need, problem=problem, tokens=gpus * sum(f.rows * f.new_tokens for f in every) / len(every),
+        provenance=_provenance(plan, context, profile) | dict(notes or {}), plan=plan, facts=tuple(every),
         run=None if problem else run_steps(plan, every, work, profile),
     )  # fmt: skip
 
@@ -141,11 +165,17 @@ def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> Wor
     """Work as the kernels' and the selector's work.py state it; a `uva` transfer holds the context's copy_ctas."""
     from sparda_core.kernels.work_table import work_of
 
-    holds = context.copy_ctas if plan.engine == "uva" else 0
+    uva = plan.engine == "uva"
 
     def work_of_op(op: Op, facts: StepFacts) -> Work:
         work = work_of(op, facts, context, selector)
-        return attrs.evolve(work, sms=holds) if work.h2d_bytes and op.lane != Lane.COMPUTE else work
+        if not work.h2d_bytes or op.lane == Lane.COMPUTE:
+            return work
+        if not uva:
+            return attrs.evolve(work, sms=0)
+        return attrs.evolve(
+            work, sms=context.copy_ctas, cluster=context.copy_cluster, in_flight_bytes=context.copy_in_flight_bytes
+        )
 
     return work_of_op
 

@@ -1,0 +1,108 @@
+"""Predicting one scenario. Plans and facts that scenarios share are made once a process."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sparda_core.errors import ConfigError
+from sparda_core.facts import StepFacts, steady_facts
+from sparda_core.plan import StepPlan
+from sparda_core.registry import SELECTORS
+from sparda_core.runtime import Runtime
+from sparda_core.selector import Selector
+from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.work import WorkContext
+
+if TYPE_CHECKING:
+    from sparda_core.compose import Combination
+    from sparda_core.simulator.predict import Prediction
+    from sparda_core.simulator.profile import Profile
+    from sparda_core.whatif.scenario import Scenario
+
+KIB = 1024
+
+
+def predict_point(scenario: Scenario) -> Prediction:
+    """See Scenario.predict."""
+    from sparda_core.simulator.predict import predict
+
+    machine = scenario.machine()
+    pair = scenario.combination()
+    plan = plan_of(scenario, pair)
+    return predict(
+        plan, facts_of(scenario, pair, plan), context=context_of(scenario, pair, machine), selector=pair.selector,
+        profile=machine, notes=notes_of(scenario, pair.shape),
+    )  # fmt: skip
+
+
+def plan_of(scenario: Scenario, pair: Combination) -> StepPlan:
+    """The plan of a step, or of one chunk of prefill."""
+    mode = scenario.prefill if scenario.phase == "prefill" else ""
+    return _plan(pair.runtime, pair.selector, pair.shape, pair.spec, mode)
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(runtime: Runtime, selector: Selector, shape: ModelShape, spec: BlockSpec, mode: str) -> StepPlan:
+    if mode:
+        return runtime.prefill_plan(shape=shape, spec=spec, selector=selector, mode=mode)
+    return runtime.decode_plan(shape=shape, spec=spec, selector=selector)
+
+
+def context_of(scenario: Scenario, pair: Combination, machine: Profile) -> WorkContext:
+    """Sizes of values, and the shape of the copy kernel."""
+    size = scenario.value_bytes or (4.0 if machine.device == "cpu" else 2.0)
+    return WorkContext(
+        shape=pair.shape, spec=pair.spec, weight_bytes=size, kv_bytes=size,
+        host_kv_bytes=1.0 if scenario.host_dtype == "fp8" else size, entry_bytes=size, activation_bytes=size,
+        copy_ctas=scenario.ctas, copy_cluster=scenario.cluster,
+        copy_in_flight_bytes=(scenario.in_flight_kib or 0) * KIB, forecast="forecast" in pair.selector.needs,
+    )  # fmt: skip
+
+
+def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[StepFacts]:
+    """Facts of the steps to predict, one after another."""
+    if scenario.phase == "prefill":
+        raise ConfigError("phase='prefill' is not there yet; use phase='decode'")
+    if scenario.locality is not None:
+        raise ConfigError(f"locality={scenario.locality!r} is not there yet; leave it out and give churn")
+    slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    once = _steady(
+        pair.shape, pair.spec, scenario.batch, scenario.context, scenario.churn_share(), plan.resident_layers, slots
+    )
+    return (once,) * (scenario.steps or 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _steady(
+    shape: ModelShape, spec: BlockSpec, batch: int, context: int, churn: float, resident: int, slots: int
+) -> StepFacts:
+    return steady_facts(
+        shape=shape, spec=spec, batch=batch, context=context, churn=churn, resident_layers=resident, slots=slots
+    )
+
+
+def lead_options(selector: str, lead: int | None) -> dict[str, int]:
+    """The option that sets a selector's lead; empty where it is as asked. Raises ConfigError where it is fixed."""
+    if lead is None:
+        return {}
+    factory = SELECTORS.factory(selector)
+    if "lead" in inspect.signature(factory).parameters:
+        return {"lead": lead}
+    fixed = getattr(factory, "lead", None)
+    if fixed == lead:
+        return {}
+    known = "any the runtime wants" if fixed is None else fixed
+    raise ConfigError(
+        f"lead={lead} cannot be set: the lead of selector {selector!r} is {known}; leave lead out, or use 'forecast'"
+    )
+
+
+def notes_of(scenario: Scenario, shape: ModelShape) -> dict[str, str]:
+    """What a prediction rests on besides the profile, for its provenance."""
+    notes = {"locality": scenario.locality or "churn alone", "seed": str(scenario.seed)}
+    if scenario.context > shape.context:
+        notes["beyond_native_context"] = f"{scenario.context} of {shape.context} tokens"
+    return notes
