@@ -10,12 +10,15 @@ import attrs
 import pytest
 import simpy
 
-from sparda_core.plan import Lane, StepPlan
-from sparda_core.simulator import link, run
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Kind, Lane, Op, StepPlan
+from sparda_core.simulator import link, predict, run
 from sparda_core.simulator.fairshare import Demand, fair_rates
 from sparda_core.simulator.link import NS, Flow, SharedResources
+from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Price
 from sparda_core.spans import Span
+from sparda_core.work import Work
 from tests.simulator.laws.law import MUTANTS, mutant
 from tests.simulator.laws.machine import RATES, Machine
 
@@ -312,8 +315,8 @@ def _timed(patch: pytest.MonkeyPatch, change: Callable[[Span], Span]) -> None:
     """Change every span of a run of several steps."""
     real = run.run_steps
 
-    def wrong(*args: Any) -> run.Run:
-        done = real(*args)
+    def wrong(*args: Any, **kwargs: Any) -> run.Run:
+        done = real(*args, **kwargs)
         return attrs.evolve(done, timeline=attrs.evolve(done.timeline, spans=map(change, done.timeline.spans)))
 
     patch.setattr(run, "run_steps", wrong)
@@ -337,3 +340,117 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return round(at_ns, -3)
 
     _timed(patch, lambda span: attrs.evolve(span, start_ns=rough(span.start_ns), end_ns=rough(span.end_ns)))
+
+
+# Predictions: work, prices and memory of real plans.
+
+
+def _reworked(patch: pytest.MonkeyPatch, change: Callable[[Op, StepFacts, Work], Work]) -> None:
+    """State other work for the operations of a plan."""
+    real = predict.kernel_work
+
+    def wrong(*args: Any) -> run.WorkOfOp:
+        own = real(*args)
+        return lambda op, facts: change(op, facts, own(op, facts))
+
+    patch.setattr(predict, "kernel_work", wrong)
+
+
+def _gpu_priced(patch: pytest.MonkeyPatch, change: Callable[[Op, Work, Price], Price]) -> None:
+    """Charge other prices than a GPU's."""
+    real = GpuProfile.price
+    patch.setattr(GpuProfile, "price", lambda self, op, work, **of: change(op, work, real(self, op, work, **of)))
+
+
+@mutant("copy-of-nothing-pays-its-latency", "a copy without misses waits for its round trip all the same")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(op: Op, work: Work, price: Price) -> Price:
+        empty = op.kind == Kind.FETCH and work.launches and not price.charges
+        return attrs.evolve(price, latency_s=50e-6) if empty else price
+
+    _gpu_priced(patch, wrong)
+
+
+@mutant("every-copy-is-launched", "a copy without work is launched all the same")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(op: Op, work: Work, price: Price) -> Price:
+        return attrs.evolve(price, launch_s=20e-6) if op.kind == Kind.FETCH else price
+
+    _gpu_priced(patch, wrong)
+
+
+@mutant("prefetch-before-selection", "a prefetch does not wait for the diff that it serves")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def early(plan: StepPlan) -> StepPlan:
+        free = [
+            attrs.evolve(op, after=()) if any(name.startswith(Kind.DIFF) for name in op.after) else op
+            for op in plan.ops
+        ]
+        return attrs.evolve(plan, ops=free)
+
+    _stepped(patch, early)
+
+
+@mutant("entries-of-one-context", "the longer a context, the fewer entries are scored")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(op: Op, facts: StepFacts, work: Work) -> Work:
+        return attrs.evolve(work, hbm_bytes=1e12 / int(facts.lengths.max())) if op.kind == "score" else work
+
+    _reworked(patch, wrong)
+
+
+@mutant("batch-for-free", "the work of all rows is that of one, shared among them")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(op: Op, facts: StepFacts, work: Work) -> Work:
+        return attrs.evolve(work, flops=work.flops / facts.rows, hbm_bytes=work.hbm_bytes / facts.rows)
+
+    _reworked(patch, wrong)
+
+
+@mutant("bytes-of-hits", "the hits are moved in place of the misses")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(op: Op, facts: StepFacts, work: Work) -> Work:
+        hits = int(facts.hits[op.layer].sum()) if op.kind == Kind.FETCH else 0
+        return attrs.evolve(work, h2d_bytes=hits * 32768.0, pieces=hits) if op.kind == Kind.FETCH and hits else work
+
+    _reworked(patch, wrong)
+
+
+@mutant("hbm-rate-inverted", "device memory twice as fast is taken for one half as fast")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = GpuProfile.capacity
+    patch.setattr(GpuProfile, "capacity", lambda self: {**(c := real(self)), "hbm": 4.23e12**2 / c["hbm"]})
+
+
+@mutant("gpu-link-inverted", "a link half as fast is taken for one twice as fast")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = GpuProfile.with_link
+
+    def wrong(self: GpuProfile, bytes_per_s: float) -> GpuProfile:
+        return real(self, self.link.h2d_bytes_per_s.value**2 / bytes_per_s)
+
+    patch.setattr(GpuProfile, "with_link", wrong)
+
+
+@mutant("capacity-ignored", "a point that does not fit is run all the same")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(predict, "shortage", lambda need, profile: None)
+
+
+@mutant("host-memory-ignored", "only device memory is looked at")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = predict.shortage
+    patch.setattr(predict, "shortage", lambda need, profile: real(attrs.evolve(need, host=0.0), profile))
+
+
+@mutant("lane-runs-two-at-once", "an operation begins before the one before it on its lane has ended")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(span: Span) -> Span:
+        return attrs.evolve(span, start_ns=max(0, span.start_ns - 2000))
+
+    _timed_predictions(patch, wrong)
+
+
+def _timed_predictions(patch: pytest.MonkeyPatch, change: Callable[[Span], Span]) -> None:
+    _timed(patch, change)
+    patch.setattr(predict, "run_steps", run.run_steps)

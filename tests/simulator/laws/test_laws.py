@@ -9,11 +9,11 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from tests.house.tree import ROOT
-from tests.simulator.laws import mutants, schedules, sharing, waiting
+from tests.simulator.laws import mutants, predictions, schedules, sharing, waiting
 from tests.simulator.laws.law import LAWS, MUTANTS, Law
 
 #: Importing a group registers its laws.
-GROUPS = (sharing, waiting, schedules, mutants)
+GROUPS = (sharing, waiting, schedules, predictions, mutants)
 KILLS = [(law, name) for law in LAWS.values() for name in law.mutants]
 #: Cases of a search for one that shows a mutant.
 SEARCH = 300
