@@ -69,3 +69,12 @@ def mutant(name: str, plays: str) -> Callable[[Callable[[pytest.MonkeyPatch], No
         return patch
 
     return add
+
+
+def tables() -> str:
+    """The laws with their mutants, and the mutants with what they play, as docs/laws.md shows them."""
+    laws = [f"| {law.name} | {', '.join(f'`{name}`' for name in law.mutants)} |" for law in LAWS.values()]
+    bugs = [f"| `{mutant.name}` | {mutant.plays} |" for mutant in sorted(MUTANTS.values(), key=lambda m: m.name)]
+    return "\n".join(
+        ["| law | fails under |", "| --- | --- |", *laws, "", "| mutant | the bug it plays |", "| --- | --- |", *bugs]
+    )

@@ -18,6 +18,7 @@ from sparda_core.simulator.link import NS, Flow, SharedResources
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Price
 from sparda_core.spans import Span
+from sparda_core.whatif.scenario import Scenario
 from sparda_core.work import Work
 from tests.simulator.laws.law import MUTANTS, mutant
 from tests.simulator.laws.machine import RATES, Machine
@@ -454,3 +455,50 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _timed_predictions(patch: pytest.MonkeyPatch, change: Callable[[Span], Span]) -> None:
     _timed(patch, change)
     patch.setattr(predict, "run_steps", run.run_steps)
+
+
+def hashed_order(patch: pytest.MonkeyPatch) -> None:
+    """Spans of several steps in the order of a set of their names; for a process of its own."""
+    real = run.run_steps
+
+    def wrong(*args: Any, **kwargs: Any) -> run.Run:
+        done = real(*args, **kwargs)
+        by_name = {span.name: span for span in done.timeline.spans}
+        kept = [by_name[name] for name in list(set(by_name))[:-1]]
+        return attrs.evolve(done, timeline=attrs.evolve(done.timeline, spans=kept))
+
+    patch.setattr(predict, "run_steps", wrong)
+
+
+@mutant("order-of-a-set-of-names", "names of operations are kept in a set, and its order tells which comes last")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("SPARDA_LAW_HASHES", hashed_order.__name__)
+
+
+@mutant("prices-remembered-by-name", "what an operation costs is remembered by its name alone")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real, seen = GpuProfile.price, dict[str, Price]()
+
+    def wrong(self: GpuProfile, op: Op, work: Work, **of: Any) -> Price:
+        # Sometimes forgotten, as by a cache that is full.
+        if len(seen) > 60:
+            seen.clear()
+        return seen.setdefault(op.name, real(self, op, work, **of))
+
+    patch.setattr(GpuProfile, "price", wrong)
+
+
+def _dropped(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Predict a scenario with one knob as if it had not been turned."""
+    real, usual = Scenario.predict, getattr(Scenario(), name)
+    patch.setattr(Scenario, "predict", lambda self: real(attrs.evolve(self, **{name: usual})))
+
+
+@mutant("stride-is-dropped", "the knob `stride` is accepted and looked at by nobody")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _dropped(patch, "stride")
+
+
+@mutant("batch-is-dropped", "the knob `batch` is accepted and looked at by nobody")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _dropped(patch, "batch")

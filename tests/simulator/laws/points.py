@@ -25,6 +25,8 @@ from sparda_core.work import Work, WorkContext
 #: The 8B model with four layers: everything that happens between layers happens three times.
 SHAPE = attrs.evolve(named_shape("minicpm4.1-8b"), layers=4)
 SPEC = BlockSpec(sink=1, local=32, budget=96)
+#: Of a GPU.
+ENGINES = ("uva", "copy-engine", "cpu-gather")
 Rework = Callable[[Op, Work], Work]
 
 
@@ -121,3 +123,10 @@ def points(draw: st.DrawFn, *, pairs: list[tuple[str, str]] = PAIRS, engines: tu
         selector=selector, runtime=runtime, engine=draw(st.sampled_from(engines)), batch=draw(st.integers(1, 64)),
         context=draw(st.integers(1, 131072)), churn=draw(st.sampled_from([0.0, 0.03, 0.1, 0.3, 1.0])),
     )  # fmt: skip
+
+
+#: What a process of its own predicts.
+POINTS = (
+    Point(), Point(engine="copy-engine", batch=3), Point(selector="infinigen", engine="cpu-gather"),
+    Point(selector="query", runtime="resident", context=5000), Point(runtime="resident", batch=4000),
+)  # fmt: skip

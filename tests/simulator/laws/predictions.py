@@ -16,9 +16,8 @@ from sparda_core.selectors.query import Query
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.work import Work
 from tests.simulator.laws.law import law
-from tests.simulator.laws.points import OFFLOADING, PAIRS, SHAPE, Point, points, scaled
+from tests.simulator.laws.points import ENGINES, OFFLOADING, PAIRS, SHAPE, Point, points, scaled
 
-ENGINES = ("uva", "copy-engine", "cpu-gather")
 #: Engines that hold no SMs, so that a copy takes nothing from compute but bytes.
 WITHOUT_SMS = ("copy-engine", "cpu-gather")
 NOTHING = Work(launches=0)
