@@ -30,14 +30,15 @@ class Prediction:
     problem      why it does not fit; None where it does
     tokens       tokens that one step processes, mean over the steps, of all GPUs
     provenance   what the numbers rest on: profile, its digest and priors, runtime, selector, version
+    plan, facts  what was predicted: the plan of a step, and the facts of each
     """
 
     need: MemoryNeed
     problem: CapacityError | None
     tokens: float
     provenance: dict[str, str]
-    _plan: StepPlan
-    _facts: tuple[StepFacts, ...]
+    plan: StepPlan
+    facts: tuple[StepFacts, ...]
     _run: Run | None
 
     @property
@@ -73,17 +74,17 @@ class Prediction:
     @property
     def misses(self) -> float:
         """Blocks moved per step, of one GPU: all layers, rows and KV heads."""
-        return sum(int(facts.misses.sum()) for facts in self._facts) / len(self._facts)
+        return sum(int(facts.misses.sum()) for facts in self.facts) / len(self.facts)
 
     @property
     def late_blocks(self) -> float:
         """Misses per step that had not arrived when the compute lane wanted them; see `late_blocks` in late.py."""
-        return sum(late_blocks(self.timeline, self._plan, self._facts)) / self._steps
+        return sum(late_blocks(self.timeline, self.plan, self.facts)) / self._steps
 
     @property
     def exposed_s(self) -> float:
         """Time per step in which the compute lane waited for a transfer; the launch gap of attention included."""
-        return sum(exposed_wait_ns(self.timeline, self._plan).values()) / self._steps / 1e9
+        return sum(exposed_wait_ns(self.timeline, self.plan).values()) / self._steps / 1e9
 
     @property
     def transfer_s(self) -> float:
@@ -107,7 +108,7 @@ class Prediction:
     @property
     def spent(self) -> dict[str, float]:
         """Seconds of the first step's critical path by launch, select, hbm, compute, pcie."""
-        return shares(self.timeline, self._plan)
+        return shares(self.timeline, self.plan)
 
     @property
     def bound(self) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts, steady_facts
@@ -18,6 +20,7 @@ from sparda_core.work import WorkContext
 
 if TYPE_CHECKING:
     from sparda_core.compose import Combination
+    from sparda_core.simulator.locality import LocalityModel
     from sparda_core.simulator.predict import Prediction
     from sparda_core.simulator.profile import Profile
     from sparda_core.whatif.scenario import Scenario
@@ -66,13 +69,26 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
     """Facts of the steps to predict, one after another."""
     if scenario.phase == "prefill":
         raise ConfigError("phase='prefill' is not there yet; use phase='decode'")
-    if scenario.locality is not None:
-        raise ConfigError(f"locality={scenario.locality!r} is not there yet; leave it out and give churn")
     slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    if scenario.locality is not None:
+        return _played(
+            locality_of(scenario), shape=pair.shape, spec=pair.spec, batch=scenario.batch, context=scenario.context,
+            slots=scenario.slot_count(), policy=scenario.policy, resident_layers=plan.resident_layers,
+            steps=scenario.steps or 1, seed=scenario.seed, steady=scenario.steps is None,
+        )  # fmt: skip
     once = _steady(
         pair.shape, pair.spec, scenario.batch, scenario.context, scenario.churn_share(), plan.resident_layers, slots
     )
     return (once,) * (scenario.steps or 1)
+
+
+def locality_of(scenario: Scenario) -> LocalityModel:
+    """The scenario's locality, at the scenario's churn where one is given; raises as `load_locality`."""
+    from sparda_core.simulator.locality_file import load_locality
+
+    assert scenario.locality is not None
+    model = load_locality(scenario.locality)
+    return model if scenario.churn is None else attrs.evolve(model, churn=scenario.churn)
 
 
 @functools.lru_cache(maxsize=64)
@@ -82,6 +98,14 @@ def _steady(
     return steady_facts(
         shape=shape, spec=spec, batch=batch, context=context, churn=churn, resident_layers=resident, slots=slots
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _played(model: LocalityModel, **load: Any) -> tuple[StepFacts, ...]:
+    """What `locality_facts` makes of these arguments."""
+    from sparda_core.simulator.locality_facts import locality_facts
+
+    return locality_facts(model, **load)
 
 
 def lead_options(selector: str, lead: int | None) -> dict[str, int]:
@@ -102,7 +126,10 @@ def lead_options(selector: str, lead: int | None) -> dict[str, int]:
 
 def notes_of(scenario: Scenario, shape: ModelShape) -> dict[str, str]:
     """What a prediction rests on besides the profile, for its provenance."""
-    notes = {"locality": scenario.locality or "churn alone", "seed": str(scenario.seed)}
+    notes = {"locality": "churn alone: every newcomer is a miss"}
+    if scenario.locality is not None:
+        model = locality_of(scenario)
+        notes = {"locality": f"{model.name}, churn {model.churn:g}", "seed": str(scenario.seed)}
     if scenario.context > shape.context:
         notes["beyond_native_context"] = f"{scenario.context} of {shape.context} tokens"
     return notes

@@ -189,7 +189,11 @@ class Scenario:
         return self.budget if self.slots is None else self.slots
 
     def churn_share(self) -> float:
-        """`churn`, or its default without a locality."""
+        """`churn`, else the locality's, else CHURN."""
+        if self.churn is None and self.locality is not None:
+            from sparda_core.whatif.point import locality_of
+
+            return locality_of(self).churn
         return CHURN if self.churn is None else self.churn
 
     def machine(self) -> Profile:
