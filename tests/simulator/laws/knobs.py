@@ -16,7 +16,8 @@ Turns = Mapping[str, Any]
 OFFLOADED: Turns = {"batch": 4, "context": 32768}
 COMPUTE: Turns = {"batch": 256, "context": 4096, "runtime": "resident", "selector": "query"}
 PREFILL: Turns = {"phase": "prefill", "batch": 1, "context": 32768}
-LOCAL: Turns = {**OFFLOADED, "locality": "paper", "steps": 4}
+LOCAL: Turns = {**OFFLOADED, "locality": "infllm-v2", "steps": 4}
+DEEP: Turns = {**LOCAL, "slot_factor": 2.0, "policy": "lru"}
 
 #: By knob: the other knobs of a scene, and a value that differs there from the knob's default.
 SCENES: dict[str, tuple[Turns, Any]] = {
@@ -27,9 +28,9 @@ SCENES: dict[str, tuple[Turns, Any]] = {
     "chunk": (PREFILL, 512),
     "prefill": (PREFILL, "selector"),
     "churn": ({}, 0.3),
-    "locality": (OFFLOADED, "paper"),
+    "locality": (OFFLOADED, "infllm-v2"),
     "steps": (LOCAL, 7),
-    "seed": (LOCAL, 1),
+    "seed": (DEEP, 1),
     "value_bytes": ({}, 4),
     "profile": ({}, "h100-sxm"),
     "gpus": ({"engine": "cpu-gather", "churn": 0.5}, 8),
@@ -54,8 +55,8 @@ SCENES: dict[str, tuple[Turns, Any]] = {
     "in_flight_kib": ({"churn": 0.5}, 16.0),
     "host_dtype": ({"churn": 0.5}, "fp8"),
     "budget": ({}, 128),
-    "sink": (LOCAL, 8),
-    "local": (LOCAL, 16),
+    "sink": (DEEP, 8),
+    "local": (DEEP, 16),
     "block": ({}, 128),
     "window": ({}, 64),
     "stride": ({}, 32),

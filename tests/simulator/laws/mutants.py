@@ -472,20 +472,22 @@ def hashed_order(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("order-of-a-set-of-names", "names of operations are kept in a set, and its order tells which comes last")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setenv("SPARDA_LAW_HASHES", hashed_order.__name__)
+    patch.setenv("SPARDA_LAW_MUTANT", hashed_order.__name__)
 
 
-@mutant("prices-remembered-by-name", "what an operation costs is remembered by its name alone")
-def _(patch: pytest.MonkeyPatch) -> None:
-    real, seen = GpuProfile.price, dict[str, Price]()
+def remembered_prices(patch: pytest.MonkeyPatch) -> None:
+    """Prices by name of operation and plan; for a process of its own."""
+    real, seen = GpuProfile.price, dict[tuple[str, str], Price]()
 
-    def wrong(self: GpuProfile, op: Op, work: Work, **of: Any) -> Price:
-        # Sometimes forgotten, as by a cache that is full.
-        if len(seen) > 60:
-            seen.clear()
-        return seen.setdefault(op.name, real(self, op, work, **of))
+    def wrong(self: GpuProfile, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
+        return seen.setdefault((op.name, plan.runtime), real(self, op, work, plan=plan, tokens=tokens))
 
     patch.setattr(GpuProfile, "price", wrong)
+
+
+@mutant("prices-remembered-by-name", "what an operation costs is remembered by its name and its runtime alone")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("SPARDA_LAW_MUTANT", remembered_prices.__name__)
 
 
 def _dropped(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -502,3 +504,35 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("batch-is-dropped", "the knob `batch` is accepted and looked at by nobody")
 def _(patch: pytest.MonkeyPatch) -> None:
     _dropped(patch, "batch")
+
+
+# Copies beside compute.
+
+
+@mutant("only-so-many-ctas", "beyond 8, copy CTAs get into each other's way")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(op: Op, work: Work, price: Price) -> Price:
+        if op.kind != Kind.FETCH or work.sms <= 8:
+            return price
+        charges = tuple(attrs.evolve(charge, cap=charge.cap * 8 / work.sms) for charge in price.charges)
+        return attrs.evolve(price, charges=charges)
+
+    _gpu_priced(patch, wrong)
+
+
+@mutant("ctas-help-compute", "an SM held by a copy is one more for compute")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: GpuProfile, mine: Price, others: Sequence[Price]) -> float:
+        return 1.0 if mine.copies else max(0.5, 1 - 0.01 * sum(other.ctas for other in others))
+
+    patch.setattr(GpuProfile, "slowdown", wrong)
+
+
+@mutant("copies-like-company", "a copy is faster beside compute")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = GpuProfile.slowdown
+
+    def wrong(self: GpuProfile, mine: Price, others: Sequence[Price]) -> float:
+        return 0.5 if mine.copies and others else real(self, mine, others)
+
+    patch.setattr(GpuProfile, "slowdown", wrong)
