@@ -127,6 +127,16 @@ class Profile(abc.ABC):
         """How much slower the flows of `mine` are while `others` run, >= 1."""
 
     @property
+    def sms(self) -> int:
+        """SMs whose slots are modelled; 0: none, and grids mean nothing."""
+        return 0
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Resources that several such machines of one host share; every other one is each machine's own."""
+        return frozenset()
+
+    @property
     @abc.abstractmethod
     def step_s(self) -> float:
         """From the end of one step to the first operation of the next."""

@@ -1,4 +1,4 @@
-"""Runs a StepPlan in virtual time: one SimPy process a lane, on a profile's shared resources.
+"""Runs a StepPlan in virtual time on a profile's shared resources.
 
 The spans mean what a measured timeline's mean: an operation's span begins when it begins to run, and
 the gap of its launch lies before it. Steps follow one another: the next begins when every lane of the
@@ -7,24 +7,69 @@ last has ended, as graph replays on one stream do, and sessions that wait for th
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
-import simpy
 
 from sparda_core.errors import ConfigError, PlanError
 from sparda_core.facts import StepFacts
-from sparda_core.plan import Lane, Op, StepPlan
-from sparda_core.simulator.link import Flow, SharedResources, ceil_ns
+from sparda_core.plan import Op, StepPlan
+from sparda_core.simulator.engine import Engine, Observer
+from sparda_core.simulator.fluid import ceil_ns
+from sparda_core.simulator.layout import layout_of
+from sparda_core.simulator.machine import Cost, Machine
 from sparda_core.simulator.profile import Price, Profile
+from sparda_core.simulator.track import Ledger
 from sparda_core.spans import Span, Timeline
 from sparda_core.work import Work
 
 #: States the work of an operation under the facts of one step.
 WorkOfOp = Callable[[Op, StepFacts], Work]
-Events = Generator[simpy.Event, None, None]
-Observer = Callable[[int, dict[str, float]], None]
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """One simulated step from time 0. long_ns is when its last lane ended.
+
+    operations  how many of the plan it ran, those with nothing to do included
+    """
+
+    long_ns: int
+    _plan: StepPlan
+    _costs: Sequence[Cost]
+    _ledger: Ledger
+
+    @property
+    def operations(self) -> int:
+        """How many operations it ran, those with nothing to do included."""
+        return len(self._plan.ops)
+
+    def spans(self, shift_ns: int = 0, step: int = 0) -> list[Span]:
+        """When each operation ran, in plan order; those with nothing to do are left out."""
+        ledger = self._ledger
+        return [
+            Span(
+                name=op.name, kind=op.kind, layer=op.layer, lane=op.lane, step=step, start_ns=start + shift_ns,
+                end_ns=end + shift_ns, args=_args(cost, flow_ends),
+            )
+            for op, cost, start, end, flow_ends in zip(
+                self._plan.ops, self._costs, ledger.starts, ledger.ends, ledger.flow_ends, strict=True
+            )
+            if start >= 0
+        ]  # fmt: skip
+
+
+def _args(cost: Cost, flow_ends: tuple[int, ...]) -> dict[str, float]:
+    args = {"gap_ns": cost.launch_ns, "launches_ns": ceil_ns(cost.price.launches_s)}
+    told: dict[str, float] = dict(args)
+    for label, size, end in zip(cost.labels, cost.sizes, flow_ends, strict=True):
+        told[f"{label}_ns"] = max(told.get(f"{label}_ns", 0), end)
+        told[label] = told.get(label, 0.0) + size
+    if cost.price.ctas:
+        told["sms"] = cost.price.ctas
+    return told
 
 
 @attrs.frozen(kw_only=True)
@@ -46,138 +91,123 @@ def simulate(
     return run_steps(plan, [facts] if isinstance(facts, StepFacts) else facts, work_of_op, profile).timeline
 
 
-def run_steps(plan: StepPlan, facts: Sequence[StepFacts], work_of_op: WorkOfOp, profile: Profile) -> Run:
+def run_steps(
+    plan: StepPlan, facts: Sequence[StepFacts], work_of_op: WorkOfOp, profile: Profile, *, replicas: int = 1
+) -> Run:
     """Like `simulate`, with the time of each step.
 
     Steps do not overlap, so equal facts give equal steps: each distinct one is simulated once and
     shifted on the integer clock, which changes nothing.
+    replicas  this many machines run the step side by side and share what the profile says they share. They
+              run in lockstep, so one is simulated, with its part of everything shared.
     """
     if not facts:
         raise ConfigError("facts is empty; simulate at least one step")
+    check_replicas(replicas)
     profile.check_engine(plan)
+    simulator = Simulator(plan, work_of_op, profile, split=replicas)
     gap_ns = ceil_ns(profile.step_s)
-    seen: dict[int, tuple[list[Span], int]] = {}
+    same: dict[int, tuple[object, ...]] = {}
+    seen: dict[tuple[object, ...], Step] = {}
     spans: list[Span] = []
     step_ns: list[int] = []
     now_ns = 0
     for step, fact in enumerate(facts):
-        if id(fact) not in seen:
-            seen[id(fact)] = run_step(plan, fact, work_of_op, profile)
-        once, long_ns = seen[id(fact)]
+        # The same object again needs no second look; `facts` keeps it alive, so its id is its own.
+        key = same.get(id(fact))
+        if key is None:
+            key = same[id(fact)] = _content(fact)
+        if key not in seen:
+            seen[key] = simulator.step(fact)
+        once = seen[key]
         now_ns += gap_ns
-        spans += (attrs.evolve(s, start_ns=s.start_ns + now_ns, end_ns=s.end_ns + now_ns, step=step) for s in once)
-        now_ns += long_ns
-        step_ns.append(gap_ns + long_ns)
+        spans += once.spans(now_ns, step)
+        now_ns += once.long_ns
+        step_ns.append(gap_ns + once.long_ns)
     return Run(timeline=Timeline(label=f"predicted on {profile.name}", spans=spans), step_ns=tuple(step_ns))
 
 
 def run_step(
-    plan: StepPlan, facts: StepFacts, work_of_op: WorkOfOp, profile: Profile, observer: Observer | None = None
-) -> tuple[list[Span], int]:
+    plan: StepPlan, facts: StepFacts, work_of_op: WorkOfOp, profile: Profile, observer: Observer | None = None, *,
+    replicas: int = 1, coalesce: bool = True,
+) -> tuple[list[Span], int]:  # fmt: skip
     """One step from time 0: its spans, and when its last lane ended (ns).
 
-    observer  sees the rates at every change, as SharedResources tells them
+    observer  sees the rates at every change, and the SMs held where the profile models them (Engine)
+    replicas  simulated one by one, sharing what the profile says they share; the spans are the first one's
+    coalesce  False: ask the event loop for every event; the result is the same
     """
-    tokens = max(1, facts.rows * facts.new_tokens)
-    prices = {}
-    for op in plan.ops:
-        work = work_of_op(op, facts)
-        _check_work(op, work)
-        prices[op.name] = profile.price(op, work, plan=plan, tokens=tokens)
-    return _Step(plan, prices, profile, observer).run()
+    simulator = Simulator(plan, work_of_op, profile, replicas=replicas)
+    step = simulator.step(facts, observer, coalesce=coalesce)
+    return step.spans(), step.long_ns
+
+
+class Simulator:
+    """One plan on one machine, step after step; what steps have in common is worked out once.
+
+    `prices` and `run` are the two halves of `step`: with the prices of many steps at hand, `run` is what
+    the simulation alone costs.
+    replicas, split  as in Machine
+    """
+
+    def __init__(
+        self, plan: StepPlan, work_of_op: WorkOfOp, profile: Profile, *, replicas: int = 1, split: int = 1
+    ) -> None:
+        check_replicas(replicas)
+        self._plan, self._work_of_op, self._profile = plan, work_of_op, profile
+        self._layout = layout_of(plan)
+        self._machine = Machine(profile, replicas, split)
+        self._prices: dict[tuple[str, str, Work, int], Price] = {}
+
+    def step(self, facts: StepFacts, observer: Observer | None = None, *, coalesce: bool = True) -> Step:
+        """Simulate one step."""
+        return self.run(self.prices(facts), observer, coalesce=coalesce)
+
+    def prices(self, facts: StepFacts) -> list[Price]:
+        """Price of each operation under these facts, in plan order; one of equal works of a kind for all of them.
+
+        Raises PlanError where the work of an operation is no number.
+        """
+        tokens = max(1, facts.rows * facts.new_tokens)
+        prices = []
+        for op in self._plan.ops:
+            work = self._work_of_op(op, facts)
+            key = (op.kind, op.lane, work, tokens)
+            price = self._prices.get(key)
+            if price is None:
+                _check_work(op, work)
+                price = self._prices[key] = self._profile.price(op, work, plan=self._plan, tokens=tokens)
+            prices.append(price)
+        return prices
+
+    def run(self, prices: Sequence[Price], observer: Observer | None = None, *, coalesce: bool = True) -> Step:
+        """Simulate one step from the prices of its operations, in plan order."""
+        machine = self._machine
+        costs = [[machine.cost(price, replica) for price in prices] for replica in range(machine.replicas)]
+        engine = Engine(self._layout, costs, machine, observer, coalesce=coalesce)
+        long_ns = engine.run()
+        return Step(long_ns=long_ns, plan=self._plan, costs=costs[0], ledger=engine.ledgers[0])
+
+
+def check_replicas(replicas: int) -> None:
+    """Raise ConfigError below one replica."""
+    if replicas < 1:
+        raise ConfigError(f"replicas={replicas} must be >= 1")
+
+
+def _content(facts: StepFacts) -> tuple[object, ...]:
+    """Equal for equal facts, and for no others."""
+    values = (getattr(facts, field.name) for field in attrs.fields(StepFacts))
+    return tuple(value if isinstance(value, int) else (value.shape, value.tobytes()) for value in values)
+
+
+@functools.cache
+def _work_fields() -> tuple[str, ...]:
+    return tuple(field.name for field in attrs.fields(Work))
 
 
 def _check_work(op: Op, work: Work) -> None:
-    for field in attrs.fields(Work):
-        value = getattr(work, field.name)
+    for name in _work_fields():
+        value = getattr(work, name)
         if not (math.isfinite(value) and value >= 0):
-            raise PlanError(f"work of op {op.name!r}: {field.name}={value} must be finite and >= 0")
-
-
-class _Step:
-    """One step under way."""
-
-    def __init__(
-        self, plan: StepPlan, prices: Mapping[str, Price], profile: Profile, observer: Observer | None
-    ) -> None:
-        self._plan, self._prices, self._profile = plan, prices, profile
-        self._env = simpy.Environment()
-        self._shared = SharedResources(self._env, profile.capacity(), observer)
-        self._ended = {op.name: self._env.event() for op in plan.ops}
-        # What runs now, in the order it started: (its price, its flows).
-        self._running: dict[str, tuple[Price, list[Flow]]] = {}
-        self._spans: list[Span] = []
-        self._issued_ns: dict[str, int] = {}
-        issued_s = 0.0
-        for op in plan.ops:
-            issued_s += prices[op.name].issue_s
-            self._issued_ns[op.name] = ceil_ns(issued_s)
-
-    def run(self) -> tuple[list[Span], int]:
-        lanes = [self._env.process(self._lane(self._plan.lane(lane))) for lane in Lane if self._plan.lane(lane)]
-        # Stops with the last lane: a wake-up that is still armed must not prolong the step.
-        self._env.run(until=self._env.all_of(lanes))
-        return self._spans, int(self._env.now)
-
-    def _lane(self, ops: Sequence[Op]) -> Events:
-        for op in ops:
-            free_ns = int(self._env.now)
-            for name in op.after:
-                yield self._ended[name]
-            price = self._prices[op.name]
-            waited_ns = int(self._env.now) - free_ns
-            yield from self._pass(self._issued_ns[op.name] - int(self._env.now))
-            yield from self._pass(_launch_ns(price, waited_ns))
-            if not price.nothing or not price.copies:
-                yield from self._operation(op, price)
-            self._ended[op.name].succeed()
-
-    def _pass(self, delay_ns: int) -> Events:
-        if delay_ns > 0:
-            yield self._env.timeout(delay_ns)
-
-    def _operation(self, op: Op, price: Price) -> Events:
-        start_ns = int(self._env.now)
-        flows: list[Flow] = []
-        if price.charges:
-            # Held from the start: a copy kernel takes its SMs before its first byte moves.
-            self._running[op.name] = price, flows
-            self._contend()
-        yield from self._pass(ceil_ns(price.latency_s))
-        flow_start_ns = int(self._env.now)
-        if price.charges:
-            flows += (self._shared.start(charge.size, charge.uses, charge.cap) for charge in price.charges)
-            self._contend()
-            for flow in flows:
-                yield flow.done
-            del self._running[op.name]
-            self._contend()
-        args: dict[str, float] = {"gap_ns": ceil_ns(price.launch_s), "launches_ns": ceil_ns(price.launches_s)}
-        for charge, flow in zip(price.charges, flows, strict=True):
-            assert flow.end_ns is not None
-            args[f"{charge.label}_ns"] = max(args.get(f"{charge.label}_ns", 0), flow.end_ns - flow_start_ns)
-            args[charge.label] = args.get(charge.label, 0.0) + charge.size
-        if price.ctas:
-            args["sms"] = price.ctas
-        self._spans.append(_span(op, start_ns, int(self._env.now), args))
-
-    def _contend(self) -> None:
-        """Set how much each running operation is slowed by the others."""
-        factors: dict[Flow, float] = {}
-        for name, (price, flows) in self._running.items():
-            others = [other for key, (other, _) in self._running.items() if key != name]
-            factor = self._profile.slowdown(price, others) if others else 1.0
-            for flow in flows:
-                factors[flow] = factor
-        self._shared.slow(factors)
-
-
-def _launch_ns(price: Price, waited_ns: int) -> int:
-    launch_ns = ceil_ns(price.launch_s)
-    if price.wake_s is None or not waited_ns:
-        return launch_ns
-    return max(ceil_ns(price.wake_s), launch_ns - waited_ns)
-
-
-def _span(op: Op, start_ns: int, end_ns: int, args: dict[str, float]) -> Span:
-    return Span(name=op.name, kind=op.kind, layer=op.layer, lane=op.lane, start_ns=start_ns, end_ns=end_ns, args=args)
+            raise PlanError(f"work of op {op.name!r}: {name}={value} must be finite and >= 0")

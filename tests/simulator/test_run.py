@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sparda_core.errors import ConfigError, PlanError, ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator.link import ceil_ns
+from sparda_core.simulator.fluid import ceil_ns
 from sparda_core.simulator.run import WorkOfOp, run_step, run_steps, simulate
 from sparda_core.spans import Span, Timeline, exposed_wait_ns
 from sparda_core.work import Work
@@ -85,7 +85,7 @@ def test_forgotten_contention_and_forgotten_waits_would_be_noticed(monkeypatch: 
     without_waits = attrs.evolve(made, ops=[attrs.evolve(op, after=()) for op in made.ops])
     assert (step_us(made, table), step_us(without_waits, table)) == (135, 105)
     contended = step_us(made, table, slower=2)
-    monkeypatch.setattr("sparda_core.simulator.run._Step._contend", lambda self: None)
+    monkeypatch.setattr("sparda_core.simulator.machine.Machine.slowdown", lambda *_: 1.0)
     assert step_us(made, table, slower=2) == 135 < contended
 
 

@@ -1,0 +1,53 @@
+"""The host: issues operations one after another in plan order, and waits where an operation needs it to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparda_core.simulator.fluid import NEVER, ceil_ns
+from sparda_core.simulator.machine import Cost
+
+
+class Host:
+    """When the host has issued each operation (ns); NEVER where that is not known yet.
+
+    Each costs its issue time. Where an operation makes the host wait, the host goes on once everything
+    in its `after` has ended, and its and all later issue times follow from there.
+    """
+
+    __slots__ = ("_after", "_base_ns", "_costs", "_ended", "_next", "_spent_s", "issued_ns")
+
+    def __init__(self, costs: Sequence[Cost], after: Sequence[Sequence[int]], ended: Sequence[int]) -> None:
+        self._costs, self._after, self._ended = costs, after, ended
+        self._next = self._base_ns = 0
+        # Seconds since the base are summed up before they are rounded: rounding each would add up.
+        self._spent_s = 0.0
+        self.issued_ns = [NEVER] * len(costs)
+        self.go_on()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for something to end."""
+        return self._next < len(self._costs)
+
+    def go_on(self) -> bool:
+        """Issue until something must be waited for; True where anything was issued."""
+        first = self._next
+        while self._next < len(self._costs):
+            price = self._costs[self._next].price
+            if price.host_waits:
+                ends = [self._ended[wait] for wait in self._after[self._next]]
+                if any(end < 0 for end in ends):
+                    break
+                here_ns = self._base_ns + ceil_ns(self._spent_s)
+                if ends and max(ends) > here_ns:
+                    self._base_ns, self._spent_s = max(ends), 0.0
+            self._spent_s += price.issue_s
+            self.issued_ns[self._next] = self._base_ns + ceil_ns(self._spent_s)
+            self._next += 1
+        return self._next > first
+
+
+def needs_host(costs: Sequence[Cost]) -> bool:
+    """Whether issuing takes any time; not so in one graph."""
+    return any(cost.price.issue_s or cost.price.host_waits for cost in costs)

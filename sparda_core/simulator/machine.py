@@ -1,0 +1,159 @@
+"""Machine: a profile made ready for the engine. What a price needs again and again is worked out once.
+
+Everything here depends on the profile and on prices alone, never on a step: one machine serves all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from sparda_core.errors import ProfileError
+from sparda_core.simulator.fairshare import Demand, demand
+from sparda_core.simulator.fluid import Rates, ceil_ns
+from sparda_core.simulator.profile import Price, Profile
+from sparda_core.simulator.sms import Seat, SmPool
+
+if TYPE_CHECKING:
+    from sparda_core.simulator.ahead import Programs
+
+#: What slows a running operation: the other prices beside it, the waves it lacks, its placed thread blocks.
+Kinds = tuple[int, ...]
+#: Fields that tell two prices apart, besides their charges.
+_OTHERS = tuple(field.name for field in attrs.fields(Price) if field.name != "charges")
+
+
+class Cost:
+    """A price as the engine uses it: whole nanoseconds, and flows as (size, demand).
+
+    number  equal for equal prices of one replica
+    takes   a compute kernel that takes SMs; `places`: a copy kernel whose thread blocks are placed one by one
+    skips   nothing to do, not even a launch: leaves no span
+    """
+
+    __slots__ = (
+        "caps", "demands", "grid", "kernels", "labels", "latency_ns", "launch_ns", "number", "places", "price",
+        "queue", "replica", "sizes", "skips", "takes", "wake_ns", "waves_alone",
+    )  # fmt: skip
+
+    def __init__(self, price: Price, number: int, replica: int, demands: tuple[Demand, ...], *, slots: bool) -> None:
+        self.price, self.number, self.replica, self.demands = price, number, replica, demands
+        self.launch_ns, self.latency_ns = ceil_ns(price.launch_s), ceil_ns(price.latency_s)
+        self.wake_ns = None if price.wake_s is None else ceil_ns(price.wake_s)
+        self.sizes = tuple(charge.size for charge in price.charges)
+        self.labels = tuple(charge.label for charge in price.charges)
+        self.skips = price.nothing and price.copies
+        self.grid = price.grid if slots else None
+        self.takes = self.grid is not None and not self.grid.whole_sm
+        self.places = self.grid is not None and self.grid.whole_sm
+        self.kernels = price.kernels
+        self.caps = price.copy_caps if self.places else ()
+        self.queue = price.queue
+        self.waves_alone = 0
+
+    def launches_in_ns(self, waited_ns: int) -> int:
+        """From the end of what it waits for to its start, after a wait of `waited_ns` for another lane."""
+        if self.wake_ns is None or not waited_ns:
+            return self.launch_ns
+        return max(self.wake_ns, self.launch_ns - waited_ns)
+
+
+class Machine:
+    """A profile's shared resources and SMs, `replicas` times, and the memory of what was worked out on them.
+
+    Every replica has resources and SMs of its own, except for those that the profile shares.
+    split  instead of more replicas: one, with 1/split of each shared resource (what one of `split`
+           replicas in lockstep gets)
+    Raises ProfileError for a shared resource that the profile does not have.
+    """
+
+    def __init__(self, profile: Profile, replicas: int = 1, split: int = 1) -> None:
+        self.profile, self.replicas = profile, replicas
+        own = profile.capacity()
+        self.shared = profile.shared
+        if unknown := sorted(self.shared - own.keys()):
+            raise ProfileError(f"profile {profile.name!r} shares {unknown}; its resources: {sorted(own)}")
+        capacity = {name: value / split for name, value in own.items() if name in self.shared}
+        for replica in range(replicas):
+            capacity |= {self.named(name, replica): own[name] for name in own if name not in self.shared}
+        self.rates = Rates(capacity)
+        self.pools = [SmPool(profile.sms) if profile.sms else None for _ in range(replicas)]
+        self.programs: Programs = {}
+        self._numbers: dict[tuple[object, ...], Cost] = {}
+        self._costs: dict[tuple[int, int], Cost] = {}
+        self._slowdowns: dict[tuple[int, ...], float] = {}
+        self._slowed: dict[tuple[int, float], Kinds] = {}
+        self._placed: dict[tuple[int, int, bool, float], Kinds] = {}
+
+    def named(self, name: str, replica: int) -> str:
+        """What a replica's resource or counter is called."""
+        return name if self.replicas == 1 or name in self.shared else f"{name}@{replica}"
+
+    def cost(self, price: Price, replica: int = 0) -> Cost:
+        """The price made ready. Equal prices, and the same one again, give the same object."""
+        known = self._costs.get((id(price), replica))
+        if known is None or known.price is not price:
+            known = self._cost(price, replica)
+            # The cost may hold an equal price: it must be this one for its id to stay its own.
+            if known.price is price:
+                self._costs[id(price), replica] = known
+        return known
+
+    def _cost(self, price: Price, replica: int) -> Cost:
+        uses = [self._uses(charge.uses, replica) for charge in price.charges]
+        demands = tuple(demand(use, charge.cap) for use, charge in zip(uses, price.charges, strict=True))
+        charges = tuple((charge.label, charge.size) for charge in price.charges)
+        key = (replica, demands, charges, *(getattr(price, name) for name in _OTHERS))
+        cost = self._numbers.get(key)
+        if cost is None:
+            cost = Cost(price, len(self._numbers), replica, demands, slots=self.profile.sms > 0)
+            self._check_grid(cost)
+            self._numbers[key] = cost
+        return cost
+
+    def _uses(self, uses: Mapping[str, float], replica: int) -> Mapping[str, float]:
+        return uses if self.replicas == 1 else {self.named(name, replica): uses[name] for name in uses}
+
+    def _check_grid(self, cost: Cost) -> None:
+        grid = cost.grid
+        if grid is None:
+            return
+        if grid.ctas < 1 or grid.cluster < 1 or grid.per_sm < 1 or cost.kernels < 1:
+            raise ProfileError(f"{grid} in {cost.kernels} kernels: every count must be >= 1")
+        cost.waves_alone = SmPool(self.profile.sms).seat(grid).waves
+        if not cost.waves_alone:
+            raise ProfileError(f"{grid} never finds a place: profile {self.profile.name!r} has {self.profile.sms} SMs")
+        if cost.places and cost.caps and len(cost.caps) < grid.ctas:
+            raise ProfileError(f"copy_caps has {len(cost.caps)} entries for a copy kernel of {grid.ctas} thread blocks")
+
+    def slowdown(self, mine: Cost, others: tuple[Cost, ...]) -> float:
+        """What the profile says of `mine` beside `others`, in the order they started; 1 beside nothing."""
+        if not others:
+            return 1.0
+        key = (mine.number, *(other.number for other in others))
+        factor = self._slowdowns.get(key)
+        if factor is None:
+            factor = self.profile.slowdown(mine.price, [other.price for other in others])
+            self._slowdowns[key] = factor
+        return factor
+
+    def wave_factor(self, cost: Cost, seat: Seat) -> float:
+        """How much longer one kernel takes on the SMs that it got than on an empty device, >= 1."""
+        return 1 + (seat.waves - cost.waves_alone) * cost.price.wave_share
+
+    def kinds(self, cost: Cost, factor: float, placed: int, *, beside_compute: bool) -> Kinds:
+        """Kinds of its flows, slowed by `factor`, with `placed` thread blocks of a copy kernel on SMs."""
+        if not cost.caps:
+            kinds = self._slowed.get((cost.number, factor))
+            if kinds is None:
+                kinds = tuple(self.rates.kind(Demand(d.uses, d.cap / factor)) for d in cost.demands)
+                self._slowed[cost.number, factor] = kinds
+            return kinds
+        at = (cost.number, placed, beside_compute, factor)
+        kinds = self._placed.get(at)
+        if kinds is None:
+            cap = cost.caps[placed - 1][beside_compute]
+            kinds = self._placed[at] = tuple(self.rates.kind(Demand(d.uses, cap / factor)) for d in cost.demands)
+        return kinds

@@ -1,0 +1,137 @@
+"""Slots: who gets SMs when. Copy kernels are placed between compute kernels, compute kernels on what is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparda_core.simulator.fluid import NEVER
+from sparda_core.simulator.machine import Machine
+from sparda_core.simulator.track import State, Track
+
+if TYPE_CHECKING:
+    from sparda_core.simulator.engine import Engine
+
+# A share of progress this close below a boundary has reached it: rounding, not work.
+_ROUNDING = 1e-9
+
+
+class Slots:
+    """The SMs of every replica during one step.
+
+    waiting  copy kernels with thread blocks that wait for an SM, first come first
+    due_ns   the next boundary between two kernels of one operation at which SMs change hands; NEVER where
+             no copy waits and the kernel under way would get what it has
+    """
+
+    def __init__(self, machine: Machine, engine: Engine) -> None:
+        self._machine, self._engine, self._pools = machine, engine, machine.pools
+        self.waiting: list[Track] = []
+        self.due_ns = NEVER
+        self._due: dict[int, int] = {}
+
+    def usage(self) -> dict[str, float]:
+        """SMs held, for the observer; nothing where SMs are not modelled."""
+        told: dict[str, float] = {}
+        for replica, pool in enumerate(self._pools):
+            if pool is not None:
+                told[self._machine.named("sms_compute", replica)] = pool.compute_sms
+                told[self._machine.named("sms_copy", replica)] = pool.copy_sms
+        return told
+
+    def wait(self, track: Track) -> None:
+        """A copy kernel wants SMs from now on (ties: plan order)."""
+        self.waiting.append(track)
+
+    def place(self) -> bool:
+        """Place waiting thread blocks on free SMs; True where one was placed."""
+        placed = False
+        for track in sorted(self.waiting, key=lambda track: (track.wanted_ns, track.op)):
+            grid, pool = track.cost.grid, self._pools[track.replica]
+            assert grid is not None
+            assert pool is not None
+            # Inside an operation the next kernel must find an SM: it could not end otherwise.
+            inside = [own for own in self._engine.main if own.retakes and own.replica == track.replica]
+            spare = inside[0].cost.grid if inside else None
+            got = pool.place(grid.ctas - len(track.placed), grid.cluster, spare)
+            if got:
+                track.placed += got
+                self._engine.stale = placed = True
+                if len(track.placed) == grid.ctas:
+                    self.waiting.remove(track)
+        return placed
+
+    def seated(self, track: Track) -> bool:
+        """Whether an operation with a grid can begin: a copy kernel with its first block placed, or SMs taken."""
+        if track.cost.places:
+            return bool(track.placed)
+        return self._take(track)
+
+    def _take(self, track: Track) -> bool:
+        grid, pool = track.cost.grid, self._pools[track.replica]
+        assert grid is not None
+        assert pool is not None
+        seat = pool.take(grid)
+        if not seat.waves:
+            return False
+        track.lag = self._machine.wave_factor(track.cost, seat)
+        return True
+
+    def leave(self, track: Track) -> None:
+        """An operation ended: its SMs are free."""
+        pool = self._pools[track.replica]
+        assert pool is not None
+        if track.cost.places:
+            if track in self.waiting:
+                # Blocks that never found an SM find nothing left to copy.
+                self.waiting.remove(track)
+            pool.release(track.placed)
+            track.placed = []
+        else:
+            pool.give()
+            track.lag = 1.0
+
+    def arm(self, now_ns: int) -> None:
+        """Find the next boundary at which SMs change hands."""
+        self.due_ns = NEVER
+        for track in self._engine.main:
+            if track.state != State.FLOWS or track.cost.kernels == 1 or track.cost.grid is None:
+                continue
+            pool = self._pools[track.replica]
+            assert pool is not None
+            awaited = any(copy.replica == track.replica for copy in self.waiting)
+            if awaited or self._machine.wave_factor(track.cost, pool.seat(track.cost.grid)) != track.lag:
+                self._due[track.replica] = due_ns = _boundary_ns(track, now_ns)
+                self.due_ns = min(self.due_ns, due_ns)
+            else:
+                self._due[track.replica] = NEVER
+
+    def pass_boundaries(self, now_ns: int) -> None:
+        """Kernels end whose boundary is due, if their operation goes on; the next ones take SMs in this instant."""
+        self.due_ns = NEVER
+        for track in self._engine.main:
+            if self._due.get(track.replica, NEVER) <= now_ns:
+                self._due[track.replica] = NEVER
+                self._engine.stale = True
+                if track.state == State.FLOWS and track.left:
+                    pool = self._pools[track.replica]
+                    assert pool is not None
+                    track.kernel += 1
+                    track.retakes = True
+                    pool.give()
+
+    def retake(self, track: Track) -> None:
+        """The next kernel of an operation takes its SMs."""
+        track.retakes = False
+        assert self._take(track), "placing left no SM to an operation under way"
+
+
+def _boundary_ns(track: Track, now_ns: int) -> int:
+    """When the slowest flow of an operation reaches its next boundary; NEVER where only its end is left."""
+    kernels = track.cost.kernels
+    slowest = min(flow.moved_at(now_ns) / flow.size if flow.end_ns is None else 1.0 for flow in track.flows)
+    track.kernel = max(track.kernel, int(slowest * kernels + _ROUNDING))
+    mark = track.kernel + 1
+    if mark >= kernels:
+        return NEVER
+    under_way = [flow for flow in track.flows if flow.end_ns is None]
+    return max(now_ns, *(flow.reach_ns(flow.size * mark / kernels) for flow in under_way))
