@@ -1,4 +1,4 @@
-"""A GPU: launch gaps, roofline of compute and device memory, and three ways to cross the host link."""
+"""A GPU: launches, roofline of compute and device memory, SMs, and three ways to cross the host link."""
 
 from __future__ import annotations
 
@@ -10,17 +10,49 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Op, StepPlan
-from sparda_core.simulator.gpu_parts import Compute, CopyEngine, CpuGather, Launch, Link, Memory, Uva
-from sparda_core.simulator.profile import FLOPS, HBM, LINK, Charge, Price, Profile, moves
-from sparda_core.simulator.quantity import Slowdown
+from sparda_core.simulator import gpu_price
+from sparda_core.simulator.elasticity import free_beside, slowdown, waves
+from sparda_core.simulator.gpu_parts import Compute, CopyEngine, CpuGather, Launch, Link, Memory, Uva, pcie_payload
+from sparda_core.simulator.launches import LAUNCHES, default_launches, needs_host_list
+from sparda_core.simulator.profile import Grid, Price, Profile, moves
+from sparda_core.simulator.quantity import Basis, Quantity
 from sparda_core.work import Work
+
+#: What one H200 was measured for (November 2026); other profiles carry its laws over, and their bounds with them.
+#: Copy CTAs: 1 to 32 beside compute. Bytes in flight: 16 to 128 KiB. Tokens: decode products of 1 to 256 rows,
+#: and one product of 8192 cubed, which is what a chunk of prefill rests on. Blocks of a gather: 16 KiB and up
+#: (random ones to 128 KiB, contiguous 64 MiB).
+CALIBRATED = {
+    "copy_ctas": (1.0, 32.0),
+    "in_flight_bytes": (16384.0, 131072.0),
+    "tokens": (1.0, 256.0),
+    "prefill_tokens": (1.0, 8192.0),
+    "uva_piece_bytes": (16384.0, float(2**30)),
+}
+#: One piece of 1 GiB is the largest copy that was timed.
+LARGEST_PIECE_BYTES = float(2**30)
+
+
+def _launches(instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
+    if value is not None and value not in LAUNCHES:
+        raise ProfileError(f"launches={value!r} must be one of: {', '.join(LAUNCHES)}")
+
+
+def _gpus(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ProfileError(f"gpus={value!r} must be an integer >= 1")
 
 
 @attrs.frozen(kw_only=True)
 class GpuProfile(Profile):
     """A GPU behind a host link. An engine whose section is missing cannot be predicted.
 
-    eager  False: the step is one CUDA graph; True: the host launches every kernel, in plan order
+    Settings, which no profile file holds:
+    launches     how a step reaches the device; None: as `default_launches` says for the plan's engine.
+                 "graph": one CUDA graph. "segments": graphs cut at every transfer whose list the host must see.
+                 "eager": the host launches every kernel, in plan order
+    gpus         equal GPUs, each running the step for rows of its own; they share host memory
+    extrapolate  True: price what lies outside the calibrated domain too
     """
 
     device: ClassVar[str] = "gpu"
@@ -33,7 +65,9 @@ class GpuProfile(Profile):
     uva: Uva | None = None
     copy_engine: CopyEngine | None = None
     cpu_gather: CpuGather | None = None
-    eager: bool = attrs.field(default=False, metadata={"setting": True})
+    launches: str | None = attrs.field(default=None, validator=_launches, metadata={"setting": True})
+    gpus: int = attrs.field(default=1, validator=_gpus, metadata={"setting": True})
+    extrapolate: bool = attrs.field(default=False, metadata={"setting": True})
 
     def capacity(self) -> dict[str, float]:
         """FLOP/s, device memory, the link each way, host memory."""
@@ -45,40 +79,90 @@ class GpuProfile(Profile):
             "host": self.memory.host_bytes_per_s.value,
         }
 
+    @property
+    def sms(self) -> int:
+        """SMs; two make a TPC."""
+        return int(self.compute.sms.value)
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Several GPUs draw on one host memory."""
+        return frozenset({"host"})
+
+    def launches_of(self, plan: StepPlan) -> str:
+        """How steps of this plan are launched: the setting, or what the plan's engine and phase allow."""
+        return self.launches or default_launches(plan.engine, plan.phase)
+
+    def check_engine(self, plan: StepPlan) -> None:
+        """Also raise ProfileError where one graph is asked for and a list must reach the host in mid-step."""
+        super().check_engine(plan)
+        if self.launches == "graph" and needs_host_list(plan.engine) and any(gpu_price.cuts(op) for op in plan.ops):
+            raise ProfileError(
+                f"launches='graph' with engine={plan.engine!r}: its list must reach the host in mid-step, "
+                "which one graph cannot do; use launches='segments' or 'eager'"
+            )
+
+    def domain(self) -> dict[str, tuple[float, float]]:
+        """What the profile was calibrated for: name -> least, most."""
+        known = dict(CALIBRATED)
+        if self.copy_engine is not None:
+            known["copy_engine_piece_bytes"] = (self.copy_engine.pieces.piece_bytes[0], LARGEST_PIECE_BYTES)
+        return known
+
+    def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:
+        """In words, what of an operation lies outside the calibrated domain; empty where nothing does."""
+        known, asked = self.domain(), gpu_price.coordinates(op, work, plan, tokens)
+        return tuple(
+            f"{name}={value:g} (calibrated {known[name][0]:g} to {known[name][1]:g})"
+            for name, value in asked.items()
+            if name in known and not known[name][0] <= value <= known[name][1]
+        )
+
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
-        """Launch gaps, then the longest of its flows.
+        """Launch gaps, then the longest of its flows; depends on the operation's place in the plan, too.
 
         A compute operation draws FLOPs and device memory side by side; one that stays below a CTA per
         SM cannot use more than its SMs' share of the FLOPs. A transfer follows the law of the engine.
         """
-        copies = moves(op)
-        gap_s = self.launch.graph_s.value
-        charges = [*self._compute_charges(op, work), *self._link_charges(op, work, plan)]
-        holds = plan.engine == "uva" and copies and work.h2d_bytes > 0
-        if holds and work.sms < 1:
-            raise ProfileError(f"op {op.name!r} moves blocks by engine 'uva' but holds no SMs; give it copy_ctas >= 1")
-        inner_s = max(0, work.launches - 1) * gap_s
-        return Price(
-            issue_s=work.launches * self.launch.eager_s.value if self.eager else 0.0,
-            launch_s=gap_s if work.launches else 0.0,
-            latency_s=inner_s + (self._latency_s(plan.engine) if copies and work.h2d_bytes else 0.0),
-            launches_s=inner_s,
-            charges=tuple(charges), copies=copies, ctas=work.sms if holds else 0, tokens=tokens,
-            key=plan.engine if copies and charges else "",
-        )  # fmt: skip
+        if not self.extrapolate and (outside := self.outside(op, work, plan=plan, tokens=tokens)):
+            raise ProfileError(
+                f"op {op.name!r} is outside the calibrated domain of profile {self.name!r}: {'; '.join(outside)}; "
+                "--extrapolate accepts it"
+            )
+        price = gpu_price.transfer_price if moves(op) else gpu_price.kernel_price
+        return price(self, op, work, plan, tokens)
+
+    def product_grid(self, tokens: int) -> Grid:
+        """Grid of a matrix product by a vendor's library.
+
+        As large for any number of tokens that was measured; beyond, one more such grid for every further
+        as many tokens (a prior: tiles stay as large).
+        """
+        compute = self.compute
+        ctas = int(compute.product_ctas.value) * -(-tokens // int(compute.wave_share.tokens[-1]))
+        return Grid(ctas=ctas, cluster=int(compute.product_cluster.value))
+
+    def wave_share(self, grid: Grid, tokens: int) -> float:
+        """What one more wave of a grid adds, as a share of the kernel's time alone.
+
+        As measured for products of one wave; a grid of several waves spends an equal part of its time in each.
+        """
+        alone = waves(grid, free_beside(self.sms, 0))
+        if math.isinf(alone):
+            raise ProfileError(
+                f"a cluster of {grid.cluster} thread blocks does not fit on the {self.sms} SMs of profile {self.name!r}"
+            )
+        return self.compute.wave_share.at(tokens) / max(1.0, alone)
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """Compute beside a copy by the engine's table; a copy beside compute by the other one."""
+        """By waves and copy rates, for an executor that looks at nothing but pairs: as if the copy came first."""
         if mine.copies:
             busy = any(not other.copies and other.charges for other in others)
-            return self.uva.copy_slowdown.at(mine.ctas, mine.tokens) if busy and self.uva and mine.ctas else 1.0
-        ctas = sum(other.ctas for other in others)
-        if ctas and self.uva:
-            return self.uva.compute_slowdown.at(ctas, mine.tokens)
-        table: Slowdown | None = None
-        if any(other.key in ("copy-engine", "cpu-gather") for other in others) and self.copy_engine:
-            table = self.copy_engine.compute_slowdown
-        return table.at(0, mine.tokens) if table else 1.0
+            return mine.copy_caps[-1][0] / mine.copy_caps[-1][1] if busy and mine.copy_caps else 1.0
+        held = next((other.grid for other in others if other.grid is not None and other.grid.whole_sm), None)
+        if held is None or mine.grid is None:
+            return 1.0
+        return slowdown(mine.grid, self.sms, held.ctas, held.cluster, mine.wave_share)
 
     @property
     def step_s(self) -> float:
@@ -97,65 +181,42 @@ class GpuProfile(Profile):
 
     @property
     def host_bytes(self) -> float | None:
-        """Host memory."""
+        """Host memory of the machine, whatever the number of its GPUs."""
         return self.memory.host_bytes.value
 
     def with_link(self, bytes_per_s: float) -> Self:
-        """Scale the link, both ways together and the gather's ceiling to `bytes_per_s`; latencies stay."""
+        """Scale the link, both ways together and the gather's ceiling to `bytes_per_s`; latencies stay.
+
+        Raises ProfileError for a rate that no link of this generation and width carries.
+        """
         if not (bytes_per_s > 0 and math.isfinite(bytes_per_s)):
             raise ProfileError(f"link={bytes_per_s} bytes/s must be finite and > 0")
-        by = bytes_per_s / self.link.h2d_bytes_per_s.value
-        return attrs.evolve(self, link=self.link.scaled(by), uva=self.uva.scaled(by) if self.uva else None)
+        ceiling = self.link.ceiling_bytes_per_s
+        if bytes_per_s > ceiling:
+            raise ProfileError(
+                f"link={bytes_per_s:g} bytes/s exceeds {ceiling:g}, the payload of {self.link.title} one way; "
+                "ask for less, or for another PCIe generation"
+            )
+        return self._scaled(bytes_per_s / self.link.h2d_bytes_per_s.value)
+
+    def with_pcie(self, generation: int, lanes: int = 16) -> Self:
+        """Another PCIe link, used as well as this profile's own: the same share of its payload. Latencies stay."""
+        link = self.link
+        if link.generation is None or link.lanes is None:
+            raise ProfileError(
+                f"pcie={generation} on profile {self.name!r}: its link is NVLink-C2C, a part of the module; "
+                "choose a profile with a PCIe link"
+            )
+        if (generation, lanes) == (link.generation.value, link.lanes.value):
+            return self
+        other = self._scaled(pcie_payload(generation, lanes) / link.ceiling_bytes_per_s)
+        asked = [Quantity(value=x, unit="1", source="asked for", basis=Basis.PRIOR) for x in (generation, lanes)]
+        return attrs.evolve(other, link=attrs.evolve(other.link, generation=asked[0], lanes=asked[1]))
 
     def kernel_ceilings(self) -> tuple[float, float]:
         """Peak FLOP/s and what one kernel reads of device memory in a second."""
         return self.compute.flop_per_s.value, self.memory.kernel_bytes_per_s.value
 
-    def _compute_charges(self, op: Op, work: Work) -> list[Charge]:
-        peak, kernel = self.kernel_ceilings()
-        charges = []
-        if work.flops:
-            share = min(1.0, work.ctas / self.compute.sms.value) if work.ctas else 1.0
-            charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=peak * share))
-        if work.hbm_bytes and not (moves(op) and work.h2d_bytes + work.d2h_bytes):
-            charges.append(Charge(label=HBM, size=work.hbm_bytes, uses={"hbm": 1.0}, cap=kernel))
-        return charges
+    def _scaled(self, by: float) -> Self:
+        return attrs.evolve(self, link=self.link.scaled(by), uva=self.uva.scaled(by) if self.uva else None)
 
-    def _link_charges(self, op: Op, work: Work, plan: StepPlan) -> list[Charge]:
-        total = work.h2d_bytes + work.d2h_bytes
-        # A transfer writes or reads device memory as it goes; a compute operation has its own flow for that.
-        hbm = work.hbm_bytes / total if moves(op) and total else 0.0
-        cross = self.link.crosstalk
-        charges = []
-        if work.h2d_bytes:
-            passes = 3.0 if plan.engine == "cpu-gather" else 1.0
-            uses = {"h2d": 1.0, "d2h": cross, "hbm": hbm, "host": passes}
-            cap = self._h2d_bytes_per_s(op, work, plan.engine)
-            charges.append(Charge(label=LINK, size=work.h2d_bytes, uses=uses, cap=cap))
-        if work.d2h_bytes:
-            uses = {"d2h": 1.0, "h2d": cross, "hbm": hbm, "host": 1.0}
-            cap = self.link.d2h_bytes_per_s.value
-            charges.append(Charge(label=LINK, size=work.d2h_bytes, uses=uses, cap=cap))
-        return charges
-
-    def _h2d_bytes_per_s(self, op: Op, work: Work, engine: str) -> float:
-        link = self.link.h2d_bytes_per_s.value
-        law = self._engine(engine)
-        if isinstance(law, Uva):
-            return min(law.bytes_per_s(work.sms), link)
-        if isinstance(law, CpuGather):
-            return 1 / (1 / law.gather_bytes_per_s.value + 1 / link)
-        if work.pieces < 1:
-            raise ProfileError(f"op {op.name!r} moves {work.h2d_bytes:g} bytes in {work.pieces} pieces; must be >= 1")
-        return law.bytes_per_s(work.h2d_bytes / work.pieces, link)
-
-    def _latency_s(self, engine: str) -> float:
-        law = self._engine(engine)
-        return law.round_trip_s.value if isinstance(law, Uva) else law.call_s.value
-
-    def _engine(self, engine: str) -> Uva | CopyEngine | CpuGather:
-        law = {"uva": self.uva, "copy-engine": self.copy_engine, "cpu-gather": self.cpu_gather}.get(engine)
-        if law is None:
-            has = [name for name in self.engines if getattr(self, name.replace("-", "_")) is not None]
-            raise ProfileError(f"profile {self.name!r} has no numbers for engine={engine!r}; it has: {', '.join(has)}")
-        return law

@@ -1,4 +1,4 @@
-"""The sections of a GPU profile. Field metadata holds the unit that a profile file must state."""
+"""The sections of a GPU profile. Field metadata holds the unit a profile file must state, and what is plausible."""
 
 from __future__ import annotations
 
@@ -6,12 +6,30 @@ from typing import Any
 
 import attrs
 
-from sparda_core.simulator.quantity import PieceCurve, Quantity, Slowdown
+from sparda_core.errors import ProfileError
+from sparda_core.simulator.quantity import PieceCurve, Quantity, WaveShare
+
+#: Payload of 16 lanes one way at 512-byte packets, 24 bytes of overhead each (generation 6: 256-byte flits,
+#: 16 bytes each); bytes/s by PCIe generation.
+PCIE_PAYLOAD_BYTES_PER_S = {3: 15.0e9, 4: 30.1e9, 5: 60.2e9, 6: 114.0e9}
+#: What NVLink-C2C is sold with, one way. No measurement comes near; only the bound of a profile.
+C2C_BYTES_PER_S = 450e9
+LANES = (1, 2, 4, 8, 16)
 
 
-def number(unit: str) -> Any:
-    """A field that holds a Quantity in `unit`."""
-    return attrs.field(metadata={"unit": unit})
+def number(unit: str, low: float, high: float, *, zero: bool = False) -> Any:
+    """A field that holds a Quantity in `unit`; lint refuses what lies outside low to high (but 0, where allowed)."""
+    return attrs.field(metadata={"unit": unit, "plausible": (low, high), "zero": zero})
+
+
+def pcie_payload(generation: float, lanes: float) -> float:
+    """Bytes a second one way that a PCIe link carries at best; raises ProfileError for a link that does not exist."""
+    if generation not in PCIE_PAYLOAD_BYTES_PER_S:
+        known = ", ".join(map(str, PCIE_PAYLOAD_BYTES_PER_S))
+        raise ProfileError(f"link.generation={generation:g} is unknown; known: {known}")
+    if lanes not in LANES:
+        raise ProfileError(f"link.lanes={lanes:g} must be one of: {', '.join(map(str, LANES))}")
+    return PCIE_PAYLOAD_BYTES_PER_S[int(generation)] * lanes / 16
 
 
 @attrs.frozen(kw_only=True)
@@ -19,43 +37,90 @@ class Memory:
     """Sizes, and rates read + written.
 
     kernel_bytes_per_s  what one compute kernel draws; hbm_bytes_per_s is what all together can draw
+    link_hbm_weight     bytes of device memory's time that one byte over the link takes from the kernels beside it
     reserved_bytes      context, graphs, workspaces, activations
     """
 
-    hbm_bytes: Quantity = number("B")
-    reserved_bytes: Quantity = number("B")
-    host_bytes: Quantity = number("B")
-    hbm_bytes_per_s: Quantity = number("B/s")
-    kernel_bytes_per_s: Quantity = number("B/s")
-    host_bytes_per_s: Quantity = number("B/s")
+    hbm_bytes: Quantity = number("B", 1e9, 2e12)
+    reserved_bytes: Quantity = number("B", 1e6, 1e11, zero=True)
+    host_bytes: Quantity = number("B", 1e9, 1e14)
+    hbm_bytes_per_s: Quantity = number("B/s", 1e10, 5e13)
+    kernel_bytes_per_s: Quantity = number("B/s", 1e10, 5e13)
+    host_bytes_per_s: Quantity = number("B/s", 1e9, 5e12)
+    link_hbm_weight: Quantity = number("1", 0.1, 20, zero=True)
 
 
 @attrs.frozen(kw_only=True)
 class Compute:
-    """SMs, and the dense bf16 rate that a large product reaches."""
+    """SMs, the dense bf16 rate that a large product reaches, and the grid of a product by a vendor's library.
 
-    sms: Quantity = number("1")
-    flop_per_s: Quantity = number("FLOP/s")
+    product_ctas     thread blocks of a product of few tokens, one an SM
+    product_cluster  how many of them start together
+    wave_share       what a second wave of that grid costs
+    """
+
+    sms: Quantity = number("1", 4, 1024)
+    flop_per_s: Quantity = number("FLOP/s", 1e12, 2e16)
+    product_ctas: Quantity = number("1", 1, 1024)
+    product_cluster: Quantity = number("1", 1, 16)
+    wave_share: WaveShare
 
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """Seconds from one kernel to the next in a graph; of host time for a launch; from graph to graph."""
+    """Seconds of launching.
 
-    graph_s: Quantity = number("s")
-    eager_s: Quantity = number("s")
-    step_s: Quantity = number("s")
+    graph_s  from one kernel to the next in a graph
+    eager_s  of host time to launch a kernel, or submit a copy
+    step_s   to launch a graph: from step to step, and from segment to segment
+    list_s   for a list made on the device to reach the host: from the end of its kernel to the host's next call
+    """
+
+    graph_s: Quantity = number("s", 1e-8, 1e-4)
+    eager_s: Quantity = number("s", 1e-7, 1e-3)
+    step_s: Quantity = number("s", 1e-7, 1e-2)
+    list_s: Quantity = number("s", 1e-7, 1e-2)
 
 
 @attrs.frozen(kw_only=True)
 class Link:
-    """The host link. Rates are payload, one way; both_ways is each way with both busy."""
+    """The host link. Rates are payload, one way; both_ways is each way with both busy.
 
-    generation: Quantity = number("1")
-    lanes: Quantity = number("1")
-    h2d_bytes_per_s: Quantity = number("B/s")
-    d2h_bytes_per_s: Quantity = number("B/s")
-    both_ways_bytes_per_s: Quantity = number("B/s")
+    kind               "pcie", or "c2c" (NVLink-C2C, which has neither generation nor lanes)
+    """
+
+    kind: str = attrs.field(default="pcie")
+    generation: Quantity | None = attrs.field(default=None, metadata={"unit": "1", "plausible": (3, 6)})
+    lanes: Quantity | None = attrs.field(default=None, metadata={"unit": "1", "plausible": (1, 16)})
+    h2d_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+    d2h_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+    both_ways_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+
+    @kind.validator
+    def _known(self, attribute: attrs.Attribute[str], value: str) -> None:
+        if value not in ("pcie", "c2c"):
+            raise ProfileError(f"link.kind={value!r} must be 'pcie' or 'c2c'")
+
+    def __attrs_post_init__(self) -> None:
+        stated = [name for name in ("generation", "lanes") if getattr(self, name) is not None]
+        if self.kind == "pcie" and len(stated) < 2:
+            raise ProfileError("a link of kind 'pcie' states generation and lanes")
+        if self.kind == "c2c" and stated:
+            raise ProfileError(f"a link of kind 'c2c' has no {stated[0]}; leave it out")
+
+    @property
+    def ceiling_bytes_per_s(self) -> float:
+        """Payload one way that no link of this kind exceeds; raises ProfileError for a link that does not exist."""
+        if self.generation is None or self.lanes is None:
+            return C2C_BYTES_PER_S
+        return pcie_payload(self.generation.value, self.lanes.value)
+
+    @property
+    def title(self) -> str:
+        """What the link is called."""
+        if self.generation is None or self.lanes is None:
+            return "NVLink-C2C"
+        return f"PCIe {self.generation.value:g} x{self.lanes.value:g}"
 
     @property
     def crosstalk(self) -> float:
@@ -65,43 +130,68 @@ class Link:
     def scaled(self, by: float) -> Link:
         """The same link, faster."""
         names = ("h2d_bytes_per_s", "d2h_bytes_per_s", "both_ways_bytes_per_s")
-        return attrs.evolve(self, **{name: _scaled(getattr(self, name), by) for name in names})
+        return attrs.evolve(self, **{name: scaled(getattr(self, name), by) for name in names})
 
 
 @attrs.frozen(kw_only=True)
 class Uva:
     """A gather kernel that reads pinned host memory in place.
 
-    One CTA with q bytes in flight moves q / (t0 + q / b) bytes a second, t0 for lists never seen
-    before; CTAs add up until the ceiling.
+    One CTA with q bytes in flight moves q / (t0 + q / b) bytes a second. t0 is round_trip_s for lists never
+    seen before, repeated_round_trip_s for one that was copied before. CTAs add up until the ceiling.
+    Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
+    n r / (1 + (n r / c) ** p) ** (1 / p), p = beside_bend.
+
+    pairs  what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
     """
 
-    ceiling_bytes_per_s: Quantity = number("B/s")
-    in_flight_bytes: Quantity = number("B")
-    round_trip_s: Quantity = number("s")
-    cta_bytes_per_s: Quantity = number("B/s")
-    compute_slowdown: Slowdown
-    copy_slowdown: Slowdown
+    ceiling_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+    in_flight_bytes: Quantity = number("B", 1024, 2**20)
+    round_trip_s: Quantity = number("s", 1e-7, 1e-4)
+    repeated_round_trip_s: Quantity = number("s", 1e-7, 1e-4)
+    cta_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
+    beside_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
+    beside_bend: Quantity = number("1", 1, 100)
+    pairs: PieceCurve | None = None
 
-    def bytes_per_s(self, ctas: int) -> float:
-        """Rate of `ctas` thread blocks with nothing beside them."""
-        in_flight = self.in_flight_bytes.value
-        one = in_flight / (self.round_trip_s.value + in_flight / self.cta_bytes_per_s.value)
-        return min(ctas * one, self.ceiling_bytes_per_s.value)
+    def one_bytes_per_s(self, in_flight: float, *, repeated: bool, beside: bool) -> float:
+        """Rate of one CTA far below the ceiling."""
+        t0 = (self.repeated_round_trip_s if repeated else self.round_trip_s).value
+        b = (self.beside_bytes_per_s if beside else self.cta_bytes_per_s).value
+        return in_flight / (t0 + in_flight / b)
+
+    def bytes_per_s(
+        self, ctas: int, *, in_flight: float = 0.0, cluster: int = 1, piece: float = 0.0, repeated: bool = False,
+        beside: bool = False,
+    ) -> float:  # fmt: skip
+        """Rate of `ctas` thread blocks, `beside` compute or with nothing beside them; never less with more of them.
+
+        in_flight  bytes that each keeps in flight; 0: the profile's own
+        cluster    more than 1: they sit in pairs on TPCs
+        piece      bytes of a block; matters to such pairs alone
+        """
+        one = self.one_bytes_per_s(in_flight or self.in_flight_bytes.value, repeated=repeated, beside=beside)
+        if cluster > 1 and self.pairs is not None:
+            one = min(one, self.pairs.rate(piece) / 2)
+        every, ceiling = ctas * one, self.ceiling_bytes_per_s.value
+        if not beside:
+            return min(every, ceiling)
+        low, high, bend = min(every, ceiling), max(every, ceiling), self.beside_bend.value
+        return low / (1 + (low / high) ** bend) ** (1 / bend)
 
     def scaled(self, by: float) -> Uva:
-        """The ceiling of a link that is `by` times as fast; round trips stay."""
-        return attrs.evolve(self, ceiling_bytes_per_s=_scaled(self.ceiling_bytes_per_s, by))
+        """The ceilings of a link that is `by` times as fast; round trips stay."""
+        pairs = self.pairs and attrs.evolve(self.pairs, bytes_per_s=[rate * by for rate in self.pairs.bytes_per_s])
+        return attrs.evolve(self, ceiling_bytes_per_s=scaled(self.ceiling_bytes_per_s, by), pairs=pairs)
 
 
 @attrs.frozen(kw_only=True)
 class CopyEngine:
-    """Copies that the host lists: a fixed cost per call, and one per piece. Holds no SMs."""
+    """Copies that the host lists: a fixed cost per call, and one per piece. Holds no SMs, one call at a time each way."""
 
-    call_s: Quantity = number("s")
-    whole_bytes_per_s: Quantity = number("B/s")
+    call_s: Quantity = number("s", 1e-7, 1e-3)
+    whole_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
     pieces: PieceCurve
-    compute_slowdown: Slowdown
 
     def bytes_per_s(self, piece_bytes: float, link_bytes_per_s: float) -> float:
         """Rate of many pieces of this size in one call over a link of this speed."""
@@ -113,9 +203,10 @@ class CopyEngine:
 class CpuGather:
     """Host threads gather into one pinned buffer, then one copy (InfiniGen's way)."""
 
-    call_s: Quantity = number("s")
-    gather_bytes_per_s: Quantity = number("B/s")
+    call_s: Quantity = number("s", 1e-7, 1e-2)
+    gather_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
 
 
-def _scaled(quantity: Quantity, by: float) -> Quantity:
+def scaled(quantity: Quantity, by: float) -> Quantity:
+    """A quantity times `by`, as another link would have it."""
     return quantity.with_value(quantity.value * by, "another link was asked for")

@@ -6,26 +6,38 @@ from collections.abc import Iterator
 
 import attrs
 
+from sparda_core.errors import ProfileError
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Profile
-from sparda_core.simulator.quantity import Basis
+from sparda_core.simulator.quantity import Basis, Quantity
 
-#: Payload of 16 lanes one way at 512-byte packets, 24 bytes of overhead each; bytes/s by PCIe generation.
-LINK_CEILING_BYTES_PER_S = {3: 15.0e9, 4: 30.1e9, 5: 60.2e9, 6: 114.0e9}
-#: Dense bf16 FLOP/s and device memory bytes/s on data sheets, by a word in the profile's name.
+MIB, GIB = 2**20, 2**30
+
+
+@attrs.frozen
+class Sheet:
+    """A data sheet: dense bf16 FLOP/s, device memory bytes/s, its size in the vendor's GB, SMs (0: not known)."""
+
+    flop_per_s: float
+    hbm_bytes_per_s: float
+    memory_gb: float
+    sms: int
+
+
+#: By a word in the profile's name; of several words the longest counts (`gh200` holds `h200`).
 DATASHEET = {
-    "h100-pcie": (756.5e12, 2.0e12),
-    "h100": (989.5e12, 3.35e12),
-    "h200": (989.5e12, 4.8e12),
-    "gh200": (989.5e12, 4.0e12),
-    "a100": (312e12, 2.04e12),
-    "b200": (2250e12, 8.0e12),
-    "gb200": (2500e12, 8.0e12),
-    "rtx-4090": (165.2e12, 1.008e12),
-    "rtx-5090": (209.5e12, 1.792e12),
-    "l40s": (362.05e12, 0.864e12),
+    "h100-pcie": Sheet(756.5e12, 2.0e12, 80, 114),
+    "h100": Sheet(989.5e12, 3.35e12, 80, 132),
+    "h200": Sheet(989.5e12, 4.8e12, 141, 132),
+    "gh200": Sheet(989.5e12, 4.0e12, 96, 132),
+    "a100": Sheet(312e12, 2.04e12, 80, 108),
+    "b200": Sheet(2250e12, 8.0e12, 192, 148),
+    "gb200": Sheet(2500e12, 8.0e12, 192, 0),
+    "rtx-4090": Sheet(165.2e12, 1.008e12, 24, 128),
+    "rtx-5090": Sheet(209.5e12, 1.792e12, 32, 170),
+    "l40s": Sheet(362.05e12, 0.864e12, 48, 142),
+    "rtx-pro-6000": Sheet(467.8e12, 1.792e12, 96, 188),
 }
-MIB = 2**20
 
 
 def lint(profile: Profile) -> tuple[str, ...]:
@@ -34,24 +46,34 @@ def lint(profile: Profile) -> tuple[str, ...]:
 
 
 def _gpu_findings(profile: GpuProfile) -> Iterator[str]:
-    yield from _not_zero(profile)
+    yield from _plausible(profile)
     yield from _peaks(profile)
     yield from _capacities(profile)
+    yield from _grids(profile)
     yield from _links(profile)
     launch = profile.launch
     if launch.graph_s.value > launch.eager_s.value:
         yield f"launch.graph_s={launch.graph_s.value} must be <= launch.eager_s={launch.eager_s.value}"
 
 
-def _not_zero(profile: GpuProfile) -> Iterator[str]:
-    engines = (profile.uva, profile.copy_engine, profile.cpu_gather)
-    for section in (profile.memory, profile.compute, profile.link, *engines):
+def _plausible(profile: GpuProfile) -> Iterator[str]:
+    """A number far outside what any device has is in another unit than its field's."""
+    for part in ("memory", "compute", "launch", "link", "uva", "copy_engine", "cpu_gather"):
+        section = getattr(profile, part)
         if section is None:
             continue
         for field in attrs.fields(type(section)):
-            value = getattr(getattr(section, field.name), "value", 1.0)
-            if value == 0 and field.metadata.get("unit") != "s" and field.name != "reserved_bytes":
-                yield f"{field.name}=0 must be > 0"
+            quantity = getattr(section, field.name)
+            if not isinstance(quantity, Quantity):
+                continue
+            (low, high), value, name = field.metadata["plausible"], quantity.value, f"{part}.{field.name}"
+            if value == 0 and not field.metadata.get("zero"):
+                yield f"{name}=0 must be > 0"
+            elif value and not low <= value <= high:
+                yield (
+                    f"{name}={value:g} {quantity.unit} is beyond any such device ({low:g} to {high:g}): "
+                    f"given in another unit than {quantity.unit}?"
+                )
 
 
 def _peaks(profile: GpuProfile) -> Iterator[str]:
@@ -59,12 +81,20 @@ def _peaks(profile: GpuProfile) -> Iterator[str]:
     name = next((known for known in sorted(DATASHEET, key=len, reverse=True) if known in profile.name), None)
     memory, flop_per_s = profile.memory, profile.compute.flop_per_s.value
     if name is not None:
-        peak, hbm = DATASHEET[name]
-        if flop_per_s > peak:
-            sparse = " (the peak with structured sparsity?)" if flop_per_s > 1.8 * peak else ""
-            yield f"compute.flop_per_s={flop_per_s:g} exceeds {peak:g}, the dense bf16 peak of {name}{sparse}"
-        if memory.hbm_bytes_per_s.value > hbm * 1.001:
-            yield f"memory.hbm_bytes_per_s={memory.hbm_bytes_per_s.value:g} exceeds {hbm:g}, the data sheet of {name}"
+        sheet = DATASHEET[name]
+        if flop_per_s > sheet.flop_per_s:
+            sparse = " (the peak with structured sparsity?)" if flop_per_s > 1.8 * sheet.flop_per_s else ""
+            yield f"compute.flop_per_s={flop_per_s:g} exceeds {sheet.flop_per_s:g}, the dense bf16 peak of {name}{sparse}"
+        if memory.hbm_bytes_per_s.value > sheet.hbm_bytes_per_s * 1.001:
+            yield (
+                f"memory.hbm_bytes_per_s={memory.hbm_bytes_per_s.value:g} exceeds {sheet.hbm_bytes_per_s:g}, "
+                f"the data sheet of {name}"
+            )
+        # The vendor's GB may be 2^30 bytes, never more.
+        if memory.hbm_bytes.value > sheet.memory_gb * GIB:
+            yield f"memory.hbm_bytes={memory.hbm_bytes.value:g} exceeds the {sheet.memory_gb:g} GB of {name}"
+        if sheet.sms and profile.compute.sms.value > sheet.sms:
+            yield f"compute.sms={profile.compute.sms.value:g} exceeds {sheet.sms}, the SMs of {name}"
     if memory.kernel_bytes_per_s.value > memory.hbm_bytes_per_s.value:
         yield "memory.kernel_bytes_per_s must be <= memory.hbm_bytes_per_s: one kernel draws no more than all"
 
@@ -73,9 +103,7 @@ def _capacities(profile: GpuProfile) -> Iterator[str]:
     """Vendors' gigabytes are not one unit: a device reports whole mebibytes."""
     for name in ("hbm_bytes", "host_bytes"):
         quantity = getattr(profile.memory, name)
-        if 0 < quantity.value < 1e8:
-            yield f"memory.{name}={quantity.value:g} bytes is less than any such memory: given in GB or MiB?"
-        elif quantity.basis == Basis.MEASURED and quantity.value % MIB:
+        if quantity.basis == Basis.MEASURED and quantity.value % MIB:
             yield (
                 f"memory.{name}={quantity.value:.0f} is marked measured but is no whole number of MiB, "
                 "as devices report: give the device's own figure, or mark it datasheet"
@@ -84,22 +112,40 @@ def _capacities(profile: GpuProfile) -> Iterator[str]:
         yield "memory.reserved_bytes must be < memory.hbm_bytes"
 
 
+def _grids(profile: GpuProfile) -> Iterator[str]:
+    compute = profile.compute
+    for name in ("sms", "product_ctas", "product_cluster"):
+        value = getattr(compute, name).value
+        if value != int(value):
+            yield f"compute.{name}={value:g} must be a whole number"
+    cluster = compute.product_cluster.value
+    if cluster > 1 and cluster % 2:
+        yield f"compute.product_cluster={cluster:g} must be 1 or even: clusters lie on pairs of SMs"
+    if compute.product_ctas.value > compute.sms.value:
+        yield f"compute.product_ctas={compute.product_ctas.value:g} must be <= compute.sms={compute.sms.value:g}"
+
+
 def _links(profile: GpuProfile) -> Iterator[str]:
     link = profile.link
-    generation, lanes = link.generation.value, link.lanes.value
     one_way = {"link.h2d_bytes_per_s": link.h2d_bytes_per_s.value, "link.d2h_bytes_per_s": link.d2h_bytes_per_s.value}
-    if generation not in LINK_CEILING_BYTES_PER_S:
-        yield f"link.generation={generation:g} is unknown; known: {', '.join(map(str, LINK_CEILING_BYTES_PER_S))}"
-    elif lanes not in (1, 2, 4, 8, 16):
-        yield f"link.lanes={lanes:g} must be 1, 2, 4, 8 or 16"
+    try:
+        ceiling = link.ceiling_bytes_per_s
+    except ProfileError as wrong:
+        yield str(wrong)
     else:
-        ceiling = LINK_CEILING_BYTES_PER_S[int(generation)] * lanes / 16
         for name, rate in one_way.items():
             if rate > ceiling:
-                yield f"{name}={rate:g} exceeds {ceiling:g}, the payload of PCIe {generation:g} x{lanes:g} one way"
+                yield f"{name}={rate:g} exceeds {ceiling:g}, the payload of {link.title} one way"
     if link.both_ways_bytes_per_s.value > min(one_way.values()):
         yield "link.both_ways_bytes_per_s is each way with both busy: it must be <= either way alone"
-    if profile.uva and profile.uva.ceiling_bytes_per_s.value > link.h2d_bytes_per_s.value:
+    if profile.memory.host_bytes_per_s.value < link.h2d_bytes_per_s.value:
+        yield "memory.host_bytes_per_s must be >= link.h2d_bytes_per_s: the link cannot be fed faster than that"
+    uva, engine = profile.uva, profile.copy_engine
+    if uva and uva.ceiling_bytes_per_s.value > link.h2d_bytes_per_s.value * 1.001:
         yield "uva.ceiling_bytes_per_s must be <= link.h2d_bytes_per_s"
-    if profile.copy_engine and profile.copy_engine.whole_bytes_per_s.value > link.h2d_bytes_per_s.value * 1.001:
+    if uva and uva.repeated_round_trip_s.value > uva.round_trip_s.value:
+        yield "uva.repeated_round_trip_s must be <= uva.round_trip_s: warm translations are no slower"
+    if uva and uva.beside_bytes_per_s.value > uva.cta_bytes_per_s.value:
+        yield "uva.beside_bytes_per_s must be <= uva.cta_bytes_per_s: compute beside it speeds no copy up"
+    if engine and engine.whole_bytes_per_s.value > link.h2d_bytes_per_s.value * 1.001:
         yield "copy_engine.whole_bytes_per_s must be <= link.h2d_bytes_per_s"

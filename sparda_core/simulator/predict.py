@@ -198,5 +198,5 @@ def _provenance(plan: StepPlan, context: WorkContext, profile: Profile) -> dict[
         "version": __version__,
     }
     if isinstance(profile, GpuProfile):
-        told["launches"] = "eager" if profile.eager else "graph"
+        told["launches"] = profile.launches_of(plan)
     return told

@@ -12,7 +12,7 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, Slowdown
+from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, WaveShare
 from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
@@ -133,8 +133,12 @@ class Profile(abc.ABC):
 
     @property
     def shared(self) -> frozenset[str]:
-        """Resources that several such machines of one host share; every other one is each machine's own."""
+        """Resources of `capacity` that several equal devices of one machine share; each has its own of the others."""
         return frozenset()
+
+    def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:
+        """In words, what of an operation lies outside what the profile was calibrated for; empty where nothing does."""
+        return ()
 
     @property
     @abc.abstractmethod
@@ -186,7 +190,7 @@ class Profile(abc.ABC):
 def _bases(part: Any, prefix: str) -> Iterator[tuple[str, Basis]]:
     for field in attrs.fields(type(part)):
         value = getattr(part, field.name)
-        if isinstance(value, Quantity | Slowdown | PieceCurve):
+        if isinstance(value, Quantity | WaveShare | PieceCurve):
             yield prefix + field.name, value.basis
         elif attrs.has(type(value)):
             yield from _bases(value, f"{prefix}{field.name}.")

@@ -15,12 +15,12 @@ import attrs
 from sparda_core.errors import ProfileError, UnknownNameError
 from sparda_core.files import write_whole
 from sparda_core.simulator.cpu import CpuProfile
+from sparda_core.simulator.derive import FOLDER, completed
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.lint import lint
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.quantity import Quantity
 
-FOLDER = Path(__file__).parent / "profiles"
 _DEVICES: dict[str, type[Profile]] = {"gpu": GpuProfile, "cpu": CpuProfile}
 
 
@@ -34,6 +34,29 @@ def load_profile(name: str | Path) -> Profile:
 
     Raises UnknownNameError, or ProfileError that names the field, and for numbers against physics.
     """
+    return _sound(*_read(name))
+
+
+def findings_of(name: str | Path) -> tuple[str, ...]:
+    """Everything that is wrong with a profile, in words: what keeps it from being read, or each number against physics.
+
+    Raises UnknownNameError for a name that no profile has.
+    """
+    try:
+        profile, _ = _read(name)
+    except UnknownNameError:
+        raise
+    except ProfileError as wrong:
+        return (str(wrong),)
+    return lint(profile)
+
+
+def parse_profile(text: str, *, where: str = "profile") -> Profile:
+    """A profile from TOML text; raises ProfileError naming `where` and the field."""
+    return _sound(_parse(text, where), where)
+
+
+def _read(name: str | Path) -> tuple[Profile, str]:
     path = Path(name)
     if path.suffix != ".toml":
         if str(name) not in profile_names():
@@ -43,11 +66,10 @@ def load_profile(name: str | Path) -> Profile:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
         raise ProfileError(f"profile {str(path)!r} cannot be read: {wrong}") from wrong
-    return parse_profile(text, where=str(path))
+    return _parse(text, str(path)), str(path)
 
 
-def parse_profile(text: str, *, where: str = "profile") -> Profile:
-    """A profile from TOML text; raises ProfileError naming `where` and the field."""
+def _parse(text: str, where: str) -> Profile:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as wrong:
@@ -55,7 +77,11 @@ def parse_profile(text: str, *, where: str = "profile") -> Profile:
     device = table.pop("device", None)
     if not isinstance(device, str) or device not in _DEVICES:
         raise ProfileError(f"{where}: device={device!r} must be one of: {', '.join(_DEVICES)}")
-    profile: Profile = _build(_DEVICES[device], table, where)
+    profile: Profile = _build(_DEVICES[device], completed(table) if device == "gpu" else table, where)
+    return profile
+
+
+def _sound(profile: Profile, where: str) -> Profile:
     broken = lint(profile)
     if broken:
         raise ProfileError(f"{where}: " + "; ".join(broken))

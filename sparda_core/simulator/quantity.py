@@ -18,6 +18,7 @@ class Basis(enum.StrEnum):
 
     MEASURED = "measured"
     DATASHEET = "datasheet"
+    DERIVED = "derived"  # follows from this machine's other numbers by a ratio that another machine was measured to have
     PRIOR = "prior"  # carried over from a similar machine, or assumed; never measured on this one
 
 
@@ -84,46 +85,36 @@ def _interpolate(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 
 
 @attrs.frozen(kw_only=True)
-class Slowdown:
-    """How much longer something takes beside something else, by thread blocks held and tokens processed.
+class WaveShare:
+    """What a second, nearly empty wave of a matrix product costs, by tokens.
 
-    factor  one row for each of `ctas`, one column for each of `tokens`; 1 means no slower
-    Linear between CTA counts and in log2(tokens); tokens outside the table take its nearest column,
-    more CTAs than the table knows raise ProfileError.
+    share  for each of `tokens`, as a share of the product's time in one wave; 0 means nothing
+    Linear in log2(tokens); tokens outside the table take its nearest entry.
     """
 
-    ctas: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
     tokens: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
-    factor: tuple[tuple[float, ...], ...] = attrs.field(converter=_rows)
+    share: tuple[float, ...] = attrs.field(converter=_floats)
     source: str = attrs.field(validator=_text)
     basis: Basis = attrs.field(converter=_basis)
 
-    @factor.validator
-    def _fits(self, attribute: attrs.Attribute[object], value: tuple[tuple[float, ...], ...]) -> None:
-        if len(value) != len(self.ctas) or any(len(row) != len(self.tokens) for row in value):
-            raise ProfileError(f"factor must have {len(self.ctas)} rows (ctas) of {len(self.tokens)} columns (tokens)")
-        if any(not (math.isfinite(x) and x >= 1) for row in value for x in row):
-            raise ProfileError(f"factor={[list(row) for row in value]}: every slowdown must be finite and >= 1")
+    @share.validator
+    def _fits(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if len(value) != len(self.tokens) or any(not (math.isfinite(x) and x >= 0) for x in value):
+            raise ProfileError(f"share={list(value)} must hold one finite share >= 0 for each of tokens")
         if self.tokens[0] < 1:
             raise ProfileError(f"tokens={list(self.tokens)} must be >= 1")
 
-    def at(self, ctas: float, tokens: float) -> float:
-        """Slowdown beside `ctas` thread blocks, for operations on `tokens` tokens."""
-        if not self.ctas[0] <= ctas <= self.ctas[-1]:
-            raise ProfileError(
-                f"ctas={ctas:g} is outside the measured {self.ctas[0]:g} to {self.ctas[-1]:g}; choose a count inside"
-            )
-        columns = [math.log2(t) for t in self.tokens]
-        rows = [_interpolate(columns, row, math.log2(max(tokens, 1))) for row in self.factor]
-        return _interpolate(self.ctas, rows, ctas)
+    def at(self, tokens: float) -> float:
+        """Share at `tokens` tokens."""
+        return _interpolate([math.log2(t) for t in self.tokens], self.share, math.log2(max(tokens, 1)))
 
 
 @attrs.frozen(kw_only=True)
 class PieceCurve:
-    """Rate of many equal pieces moved by one call, by the size of a piece.
+    """Rate of many equal pieces, by the size of a piece.
 
-    Turned into a cost per piece on top of its bytes at full rate, which is what falls off between
-    the points and stays constant beyond them.
+    Of a copy engine: of pieces moved by one call. `piece_s` turns it into a cost per piece on top of its
+    bytes at full rate, which is what falls off between the points and stays constant beyond them.
     """
 
     piece_bytes: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
@@ -135,6 +126,11 @@ class PieceCurve:
     def _fits(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
         if len(value) != len(self.piece_bytes) or any(not (math.isfinite(x) and x > 0) for x in value):
             raise ProfileError(f"bytes_per_s={list(value)} must hold one rate > 0 for each of piece_bytes")
+
+    def rate(self, piece_bytes: float) -> float:
+        """Bytes a second at this size: linear in log2(size) between the points, constant beyond them."""
+        sizes = [math.log2(b) for b in self.piece_bytes]
+        return _interpolate(sizes, self.bytes_per_s, math.log2(max(piece_bytes, 1)))
 
     def piece_s(self, piece_bytes: float, whole_bytes_per_s: float) -> float:
         """Seconds that one piece costs beyond its bytes at `whole_bytes_per_s`, the rate of one large piece."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.simulator.cpu import CpuProfile, KindCost
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_parts import Compute, CopyEngine, Launch, Link, Memory, Uva
-from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, Slowdown
+from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, WaveShare
 from sparda_core.simulator.run import WorkOfOp
 from sparda_core.work import Work, WorkContext
 
@@ -27,41 +27,45 @@ def quantity(value: float, unit: str) -> Quantity:
     return Quantity(value=value, unit=unit, source="made up", basis=Basis.PRIOR)
 
 
-def slowdown(*, ctas: Sequence[float], factor: Sequence[float]) -> Slowdown:
-    rows = tuple((value,) for value in factor)
-    return Slowdown(ctas=ctas, tokens=(1,), factor=rows, source="made up", basis=Basis.PRIOR)
-
-
 def gpu(
     *, hbm: float = 1e12, flop: float = 1e14, link: float = 5e10, both: float | None = None, gap_s: float = 0.0,
     eager_s: float = 0.0, step_s: float = 0.0, slower: float = 1.0, kernel: float | None = None,
 ) -> GpuProfile:  # fmt: skip
-    """A GPU of round numbers; one copy CTA fills any link, and slows compute by `slower`."""
-    compute_slowdown = slowdown(ctas=(1, 64), factor=(slower, slower))
-    even = slowdown(ctas=(1, 64), factor=(1, 1))
+    """A GPU of round numbers; one copy CTA fills any link, and slows compute by `slower`.
+
+    Products leave nearly all SMs free where nothing is slowed, else none.
+    """
     return GpuProfile(
         name="round", title="a machine of round numbers", date="2026-11-30",
         memory=Memory(
             hbm_bytes=quantity(64e9, "B"), reserved_bytes=quantity(0, "B"), host_bytes=quantity(256e9, "B"),
             hbm_bytes_per_s=quantity(hbm, "B/s"), kernel_bytes_per_s=quantity(kernel or hbm, "B/s"),
-            host_bytes_per_s=quantity(1e15, "B/s"),
+            host_bytes_per_s=quantity(1e15, "B/s"), link_hbm_weight=quantity(1, "1"),
         ),
-        compute=Compute(sms=quantity(100, "1"), flop_per_s=quantity(flop, "FLOP/s")),
-        launch=Launch(graph_s=quantity(gap_s, "s"), eager_s=quantity(eager_s, "s"), step_s=quantity(step_s, "s")),
+        compute=Compute(
+            sms=quantity(100, "1"), flop_per_s=quantity(flop, "FLOP/s"),
+            product_ctas=quantity(2 if slower == 1 else 100, "1"), product_cluster=quantity(2, "1"),
+            wave_share=WaveShare(tokens=(256,), share=(slower - 1,), source="made up", basis=Basis.PRIOR),
+        ),
+        launch=Launch(
+            graph_s=quantity(gap_s, "s"), eager_s=quantity(eager_s, "s"), step_s=quantity(step_s, "s"),
+            list_s=quantity(0, "s"),
+        ),
         link=Link(
-            generation=quantity(5, "1"), lanes=quantity(16, "1"), h2d_bytes_per_s=quantity(link, "B/s"),
+            kind="c2c", h2d_bytes_per_s=quantity(link, "B/s"),
             d2h_bytes_per_s=quantity(link, "B/s"), both_ways_bytes_per_s=quantity(both or link, "B/s"),
         ),
         uva=Uva(
             ceiling_bytes_per_s=quantity(link, "B/s"), in_flight_bytes=quantity(1e9, "B"),
-            round_trip_s=quantity(0, "s"), cta_bytes_per_s=quantity(1e15, "B/s"),
-            compute_slowdown=compute_slowdown, copy_slowdown=even,
+            round_trip_s=quantity(0, "s"), repeated_round_trip_s=quantity(0, "s"),
+            cta_bytes_per_s=quantity(1e15, "B/s"), beside_bytes_per_s=quantity(1e15, "B/s"),
+            beside_bend=quantity(100, "1"),
         ),
         copy_engine=CopyEngine(
             call_s=quantity(0, "s"), whole_bytes_per_s=quantity(link, "B/s"),
             pieces=PieceCurve(piece_bytes=(1,), bytes_per_s=(1e15,), source="made up", basis=Basis.PRIOR),
-            compute_slowdown=slowdown(ctas=(0,), factor=(1,)),
         ),
+        extrapolate=True,
     )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.query import Query
 from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.predict import Prediction, predict
+from sparda_core.simulator.predict import Prediction, kernel_work, predict
 from sparda_core.simulator.profile_file import load_profile
-from sparda_core.simulator.quantity import PieceCurve, Quantity, Slowdown
+from sparda_core.simulator.quantity import PieceCurve, Quantity, WaveShare
 from sparda_core.spans import exposed_wait_ns
 from sparda_core.work import WorkContext
 
@@ -38,14 +38,20 @@ def h200() -> GpuProfile:
 
 def made(
     runtime: Runtime, selector: Selector, *, profile: GpuProfile | None = None, batch: int = 8, churn: float = 0.1,
-    context: int = 131072, ctas: int = 2, shape: ModelShape = SHAPE,
+    context: int = 131072, ctas: int = 2, cluster: int = 1, shape: ModelShape = SHAPE, repeated: bool = False,
 ) -> Prediction:  # fmt: skip
     plan = runtime.decode_plan(shape=shape, spec=SPEC, selector=selector)
     facts = steady_facts(
         shape=shape, spec=SPEC, batch=batch, context=context, churn=churn, resident_layers=plan.resident_layers
     )
-    of = WorkContext(shape=shape, spec=SPEC, copy_ctas=ctas, forecast="forecast" in selector.needs)
-    return predict(plan, facts, context=of, selector=selector, profile=profile or h200())
+    of = WorkContext(
+        shape=shape, spec=SPEC, copy_ctas=ctas, copy_cluster=cluster, forecast="forecast" in selector.needs
+    )
+    work = kernel_work(plan, of, selector)
+    return predict(
+        plan, facts, context=of, selector=selector, profile=profile or h200(),
+        work_of_op=lambda op, seen: attrs.evolve(work(op, seen), repeated=repeated),
+    )  # fmt: skip
 
 
 PAIRS = [
@@ -97,27 +103,32 @@ def test_no_misses_cost_prefetch_nothing_but_launches() -> None:
 
 #: Numbers that only say what the machine is: lint and the reader look at them, no law does.
 SAYS_ONLY = {"link.generation", "link.lanes"}
+#: Obeyed where the host waits for a list in mid-step.
+HOST_WAITS = {"launch.list_s"}
 
 
 def scenes(profile: GpuProfile) -> list[float]:
     """Outputs of a few predictions that among them should depend on every number."""
-    eager = attrs.evolve(profile, eager=True)
+    eager = attrs.evolve(profile, launches="eager")
     few = attrs.evolve(SHAPE, layers=5)
     uva, engine = (OffloadPrefetch(engine=name) for name in ("uva", "copy-engine"))
     every = [
         made(uva, Forecast(), profile=profile, shape=few, batch=16),
         made(uva, Forecast(), profile=profile, shape=few, ctas=1),
+        made(uva, Forecast(), profile=profile, shape=few, ctas=4, batch=16),
+        made(uva, Forecast(), profile=profile, shape=few, ctas=2, cluster=2, batch=16, churn=0.3),
+        made(uva, Forecast(), profile=profile, shape=few, ctas=1, repeated=True),
         made(engine, Forecast(), profile=profile, shape=few),
         made(OffloadSync(engine="cpu-gather"), InfiniGen(), profile=profile, shape=few),
         made(Resident(), Query(), profile=eager, shape=few, context=8192, batch=1),
-        made(Resident(), Query(), profile=profile, shape=few, context=8192, batch=400),
+        made(Resident(), Query(), profile=attrs.evolve(profile, extrapolate=True), shape=few, context=8192, batch=400),
     ]
     out = [value for got in every if got.feasible for value in (got.step_s, got.exposed_s)]
     return [*out, sum(got.need.device for got in every), *(float(got.feasible) for got in every)]
 
 
 def numbers(profile: GpuProfile) -> list[str]:
-    return sorted(set(profile.bases()) - SAYS_ONLY)
+    return sorted(set(profile.bases()) - SAYS_ONLY - HOST_WAITS)
 
 
 def changed(profile: GpuProfile, name: str) -> GpuProfile:
@@ -126,9 +137,11 @@ def changed(profile: GpuProfile, name: str) -> GpuProfile:
     part = getattr(profile, section)
     value = getattr(part, field)
     if isinstance(value, Quantity):
-        fresh: object = value.with_value(value.value / 20, "sensitivity")
-    elif isinstance(value, Slowdown):
-        fresh = attrs.evolve(value, factor=[[x + 0.5 for x in row] for row in value.factor])
+        # Thread blocks that start together are whole, and copies must leave some SMs.
+        least = {"compute.product_cluster": 1.0, "compute.sms": 40.0}.get(name, 0.0)
+        fresh: object = value.with_value(max(least, value.value / 20), "sensitivity")
+    elif isinstance(value, WaveShare):
+        fresh = attrs.evolve(value, share=[x + 0.5 for x in value.share])
     else:
         assert isinstance(value, PieceCurve)
         fresh = attrs.evolve(value, bytes_per_s=[x / 5 for x in value.bytes_per_s])

@@ -118,7 +118,7 @@ def test_eager_launches_bound_a_step_of_small_kernels() -> None:
     made = pipeline(3, early=True, fetch=False)
     assert run_step(made, facts(), by_kind(table), machine)[1] == 9 * 2 * US
     # nine launches of 10 us by the host, the last kernel after them
-    assert run_step(made, facts(), by_kind(table), attrs.evolve(machine, eager=True))[1] == (9 * 10 + 2) * US
+    assert run_step(made, facts(), by_kind(table), attrs.evolve(machine, launches="eager"))[1] == (9 * 10 + 2) * US
 
 
 def test_no_misses_equal_no_copies_at_all() -> None:

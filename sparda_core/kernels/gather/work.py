@@ -22,5 +22,6 @@ def stage_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
 def _transfer(blocks: int, context: WorkContext) -> Work:
     return Work(
         hbm_bytes=blocks * context.block_bytes, h2d_bytes=blocks * context.host_block_bytes, pieces=blocks,
-        ctas=context.copy_ctas, sms=context.copy_ctas,
+        ctas=context.copy_ctas, sms=context.copy_ctas, cluster=context.copy_cluster,
+        in_flight_bytes=context.copy_in_flight_bytes,
     )  # fmt: skip

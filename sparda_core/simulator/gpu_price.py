@@ -1,0 +1,189 @@
+"""What a GPU charges for one operation: a kernel of the compute lane, or a transfer."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from sparda_core.errors import ProfileError
+from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
+from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
+from sparda_core.simulator.launches import needs_host_list
+from sparda_core.simulator.profile import FLOPS, HBM, LINK, Charge, Grid, Price, moves
+from sparda_core.work import Work
+
+if TYPE_CHECKING:
+    from sparda_core.simulator.gpu import GpuProfile
+
+#: Times that a byte crosses host memory: gathered (read, written), then read by the copy.
+_PASSES = {"cpu-gather": 3.0}
+
+
+def cuts(op: Op) -> bool:
+    """Whether an operation moves a list of blocks that the device made in this step."""
+    return moves(op) and op.kind == Kind.FETCH
+
+
+def coordinates(op: Op, work: Work, plan: StepPlan, tokens: int) -> dict[str, float]:
+    """Where an operation lies, by the names of `GpuProfile.domain`."""
+    if not moves(op):
+        return {"tokens" if plan.phase == Phase.DECODE else "prefill_tokens": float(tokens)}
+    asked: dict[str, float] = {}
+    if not work.h2d_bytes:
+        return asked
+    if plan.engine == "uva":
+        asked["copy_ctas"] = float(work.sms)
+        if work.in_flight_bytes:
+            asked["in_flight_bytes"] = work.in_flight_bytes
+    if work.pieces:
+        asked[f"{plan.engine.replace('-', '_')}_piece_bytes"] = work.h2d_bytes / work.pieces
+    return asked
+
+
+def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens: int) -> Price:
+    """Price of an operation of the compute lane."""
+    gap_s = profile.launch.graph_s.value
+    charges = (*_compute_charges(profile, work), *_link_charges(profile, op, work, plan))
+    inner_s = max(0, work.launches - 1) * gap_s
+    grid = _grid(profile, work, tokens) if charges else None
+    return Price(
+        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s,
+        launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
+        wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
+    )  # fmt: skip
+
+
+def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens: int) -> Price:
+    """Price of an operation beside the compute lane."""
+    gap_s = profile.launch.graph_s.value
+    charges = tuple(_link_charges(profile, op, work, plan))
+    if not work.h2d_bytes + work.d2h_bytes:
+        charges = tuple(_compute_charges(profile, work))
+    by_engine = needs_host_list(plan.engine)
+    grid, caps = _copy_ctas(profile, op, work) if plan.engine == "uva" and work.h2d_bytes else (None, ())
+    inner_s = max(0, work.launches - 1) * gap_s
+    return Price(
+        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
+        latency_s=inner_s + _latency_s(profile, work, plan.engine), launches_s=inner_s, charges=charges, copies=True,
+        ctas=grid.ctas if grid else 0, grid=grid, copy_caps=caps, tokens=tokens, key=plan.engine if charges else "",
+        queue=("h2d engine" if work.h2d_bytes else "d2h engine") if by_engine and charges else "",
+        host_waits=_is_cut(profile, op, plan),
+    )  # fmt: skip
+
+
+def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
+    """Host time to issue an operation: nothing inside a graph, else a call for each launch; a list is waited for."""
+    launch = profile.launch
+    call_s = work.launches * launch.eager_s.value
+    if _is_cut(profile, op, plan):
+        return launch.list_s.value + call_s
+    mode = profile.launches_of(plan)
+    if mode == "segments":
+        return launch.step_s.value if _follows_a_cut(profile, op, plan) else 0.0
+    return call_s if mode == "eager" else 0.0
+
+
+def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
+    return needs_host_list(plan.engine) and cuts(op) and profile.launches_of(plan) != "graph"
+
+
+def _follows_a_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
+    """Whether an operation is the first of a graph segment; the first one of a step comes with the step."""
+    before = next((before for before, here in itertools.pairwise(plan.ops) if here is op), None)
+    return before is not None and _is_cut(profile, before, plan)
+
+
+def _grid(profile: GpuProfile, work: Work, tokens: int) -> Grid:
+    """Thread blocks of a kernel of ours as its work states them; else those of a vendor's product."""
+    if work.ctas:
+        return Grid(ctas=work.ctas, cluster=work.cluster, per_sm=work.ctas_per_sm)
+    return profile.product_grid(tokens)
+
+
+def _compute_charges(profile: GpuProfile, work: Work) -> list[Charge]:
+    """FLOPs and device memory, side by side.
+
+    A kernel at its own ceiling takes all that device memory can give, and not only the share that
+    it makes use of: so whatever else draws on the memory slows it.
+    """
+    peak, kernel = profile.kernel_ceilings()
+    charges = []
+    if work.flops:
+        share = min(1.0, work.ctas / profile.sms) if work.ctas else 1.0
+        charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=peak * share))
+    if work.hbm_bytes:
+        cap = min(kernel, work.ctas * work.cta_bytes_per_s) if work.ctas and work.cta_bytes_per_s else kernel
+        uses = {"hbm": profile.memory.hbm_bytes_per_s.value / kernel}
+        charges.append(Charge(label=HBM, size=work.hbm_bytes, uses=uses, cap=cap))
+    return charges
+
+
+def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> list[Charge]:
+    total = work.h2d_bytes + work.d2h_bytes
+    # A transfer writes or reads device memory as it goes; a compute operation has its own flow for that.
+    hbm = profile.memory.link_hbm_weight.value * work.hbm_bytes / total if moves(op) and total else 0.0
+    cross = profile.link.crosstalk
+    charges = []
+    if work.h2d_bytes:
+        uses = {"h2d": 1.0, "d2h": cross, "hbm": hbm, "host": _PASSES.get(plan.engine, 1.0)}
+        charges.append(Charge(label=LINK, size=work.h2d_bytes, uses=uses, cap=_h2d_rate(profile, op, work, plan.engine)))
+    if work.d2h_bytes:
+        uses = {"d2h": 1.0, "h2d": cross, "hbm": hbm, "host": 1.0}
+        charges.append(Charge(label=LINK, size=work.d2h_bytes, uses=uses, cap=_d2h_rate(profile, op, work, plan.engine)))
+    return charges
+
+
+def _h2d_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
+    link, law = profile.link.h2d_bytes_per_s.value, engine_of(profile, engine)
+    if isinstance(law, Uva):
+        return _copy_ctas(profile, op, work)[1][-1][0]
+    if isinstance(law, CpuGather):
+        return 1 / (1 / law.gather_bytes_per_s.value + 1 / link)
+    if work.pieces < 1:
+        raise ProfileError(f"op {op.name!r} moves {work.h2d_bytes:g} bytes in {work.pieces} pieces; must be >= 1")
+    return law.bytes_per_s(work.h2d_bytes / work.pieces, link)
+
+
+def _d2h_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
+    link, law = profile.link.d2h_bytes_per_s.value, profile.copy_engine
+    by_engine = moves(op) and needs_host_list(engine) and law is not None and work.pieces
+    return law.bytes_per_s(work.d2h_bytes / work.pieces, link) if by_engine and law else link
+
+
+def _copy_ctas(profile: GpuProfile, op: Op, work: Work) -> tuple[Grid, tuple[tuple[float, float], ...]]:
+    """SMs that a gather wants, and its rate with 1, 2, ... CTAs on theirs: alone, beside compute."""
+    law = engine_of(profile, "uva")
+    assert isinstance(law, Uva)
+    if work.sms < 1:
+        raise ProfileError(f"op {op.name!r} moves blocks by engine 'uva' but holds no SMs; give it copy_ctas >= 1")
+    link = profile.link.h2d_bytes_per_s.value
+    piece = work.h2d_bytes / work.pieces if work.pieces else 0.0
+
+    def rate(ctas: int, *, beside: bool) -> float:
+        alone = law.bytes_per_s(
+            ctas, in_flight=work.in_flight_bytes, cluster=work.cluster, piece=piece, repeated=work.repeated,
+            beside=beside,
+        )  # fmt: skip
+        return min(alone, link)
+
+    caps = tuple((rate(k, beside=False), rate(k, beside=True)) for k in range(1, work.sms + 1))
+    return Grid(ctas=work.sms, cluster=work.cluster, whole_sm=True), caps
+
+
+def _latency_s(profile: GpuProfile, work: Work, engine: str) -> float:
+    if work.h2d_bytes:
+        law = engine_of(profile, engine)
+        if isinstance(law, Uva):
+            return (law.repeated_round_trip_s if work.repeated else law.round_trip_s).value
+        return law.call_s.value
+    by_engine = work.d2h_bytes and needs_host_list(engine) and profile.copy_engine
+    return by_engine.call_s.value if by_engine else 0.0
+
+
+def engine_of(profile: GpuProfile, engine: str) -> Uva | CopyEngine | CpuGather:
+    """The law of an engine; raises ProfileError where the profile has none."""
+    law = {"uva": profile.uva, "copy-engine": profile.copy_engine, "cpu-gather": profile.cpu_gather}.get(engine)
+    if law is None:
+        has = [name for name in profile.engines if getattr(profile, name.replace("-", "_")) is not None]
+        raise ProfileError(f"profile {profile.name!r} has no numbers for engine={engine!r}; it has: {', '.join(has)}")
+    return law
