@@ -69,7 +69,7 @@ def more_copy_ctas_never_slow_a_copy(case: tuple[Beside, int]) -> None:
     assert many.copy_ns(beside=False) <= few.copy_ns(beside=False) + 2
 
 
-@law(st.tuples(pairs, st.integers(1, 32)), mutants=["ctas-help-compute"])
+@law(st.tuples(pairs, st.integers(1, 32)), mutants=["waves-help"])
 def more_copy_ctas_never_speed_the_compute_beside_them(case: tuple[Beside, int]) -> None:
     """While the copy lasts: it is made long enough to cover the product at any number of thread blocks."""
     pair, other = case
@@ -77,7 +77,7 @@ def more_copy_ctas_never_speed_the_compute_beside_them(case: tuple[Beside, int])
     assert pair.product_ns(beside=False) <= few.product_ns(beside=True) <= many.product_ns(beside=True) + 2
 
 
-@law(pairs, mutants=["ctas-help-compute", "copies-like-company"])
+@law(pairs, mutants=["waves-help", "copies-like-company"])
 def nothing_is_faster_in_company_than_alone(pair: Beside) -> None:
     assert pair.copy_ns(beside=True) >= pair.copy_ns(beside=False) - 2
     assert pair.product_ns(beside=True) >= pair.product_ns(beside=False) - 2

@@ -12,10 +12,12 @@ import simpy
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator import link, predict, run
+from sparda_core.simulator import fluid, link, predict, run
 from sparda_core.simulator.fairshare import Demand, fair_rates
-from sparda_core.simulator.link import NS, Flow, SharedResources
+from sparda_core.simulator.fluid import NEVER, NS, Flow, Fluid
 from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.machine import Cost
+from sparda_core.simulator.machine import Machine as EngineMachine
 from sparda_core.simulator.profile import Price
 from sparda_core.spans import Span
 from sparda_core.whatif.scenario import Scenario
@@ -25,7 +27,7 @@ from tests.simulator.laws.machine import RATES, Machine
 
 Rates = tuple[float, ...]
 Capacity = Mapping[str, float]
-LINK = "sparda_core.simulator.link"
+FLUID = "sparda_core.simulator.fluid"
 
 
 # Rates: what fair_rates answers.
@@ -36,7 +38,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def uncapped(demands: Sequence[Demand], capacity: Capacity) -> Rates:
         return fair_rates([Demand(d.uses) if d.uses else d for d in demands], capacity)
 
-    patch.setattr(f"{LINK}.fair_rates", uncapped)
+    patch.setattr(f"{FLUID}.fair_rates", uncapped)
 
 
 @mutant("equal-split-whatever-the-caps", "what a capped flow leaves over goes to nobody")
@@ -45,7 +47,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         even = fair_rates([Demand(d.uses) if d.uses else d for d in demands], capacity)
         return tuple(min(rate, d.cap) for rate, d in zip(even, demands, strict=True))
 
-    patch.setattr(f"{LINK}.fair_rates", split)
+    patch.setattr(f"{FLUID}.fair_rates", split)
 
 
 @mutant("a-tenth-lost-to-each-companion", "sharing costs: every further flow takes a tenth of the capacity away")
@@ -53,7 +55,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def lossy(demands: Sequence[Demand], capacity: Capacity) -> Rates:
         return tuple(rate * 0.9 ** (len(demands) - 1) for rate in fair_rates(demands, capacity))
 
-    patch.setattr(f"{LINK}.fair_rates", lossy)
+    patch.setattr(f"{FLUID}.fair_rates", lossy)
 
 
 @mutant("rates-in-32-bits", "a rate is kept in 32 bits: none exceeds 2 147 483 647 units a second")
@@ -61,7 +63,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def narrow(demands: Sequence[Demand], capacity: Capacity) -> Rates:
         return tuple(min(rate, 2.0**31 - 1) for rate in fair_rates(demands, capacity))
 
-    patch.setattr(f"{LINK}.fair_rates", narrow)
+    patch.setattr(f"{FLUID}.fair_rates", narrow)
 
 
 @mutant("rates-by-order", "the first of two equal flows gets a little more")
@@ -69,102 +71,89 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def tilted(demands: Sequence[Demand], capacity: Capacity) -> Rates:
         return tuple(rate * (1 - 0.01 * i) for i, rate in enumerate(fair_rates(demands, capacity)))
 
-    patch.setattr(f"{LINK}.fair_rates", tilted)
+    patch.setattr(f"{FLUID}.fair_rates", tilted)
 
 
 # Time: what SharedResources does with the rates.
 
 
-def _fix(shared: SharedResources, rates: Mapping[Flow, float]) -> None:
-    """Give the flows other rates after a solve, and arm the wake-up that fits them."""
-    for flow, rate in rates.items():
-        flow.rate = rate
-    if shared._flows:
-        shared._arm(min(flow.finish_ns(shared._last_ns) for flow in shared._flows))
+def _resolved(patch: pytest.MonkeyPatch, rates: Callable[[Fluid, Mapping[Flow, float]], Mapping[Flow, float]]) -> None:
+    """Patch the solve: `rates(fluid, rates before)` gives the rates that hold after it."""
+    solve = Fluid.solve
 
+    def wrong(self: Fluid, now_ns: int) -> None:
+        before = {flow: flow.rate for flow in self.flows if flow.rate}
+        solve(self, now_ns)
+        for flow, rate in rates(self, before).items():
+            flow.change_rate(rate, now_ns)
+        self.due_ns = min((flow.due_ns for flow in self.flows), default=NEVER)
 
-def _resolved(patch: pytest.MonkeyPatch, rates: Any) -> None:
-    """Patch the solve: `rates(shared, before)` gives the rates that hold after it."""
-    solve = SharedResources._solve
-
-    def wrong(self: SharedResources) -> None:
-        before = {flow: flow.rate for flow in self._flows if flow.rate}
-        observer, self._observer = self._observer, None
-        solve(self)
-        _fix(self, rates(self, before))
-        self._observer = observer
-        if observer is not None:
-            observer(self._last_ns, self.usage())
-
-    patch.setattr(SharedResources, "_solve", wrong)
+    patch.setattr(Fluid, "solve", wrong)
 
 
 @mutant("share-fixed-at-start", "a flow keeps the share that it got when it started")
 def _(patch: pytest.MonkeyPatch) -> None:
-    _resolved(patch, lambda shared, before: before)
+    _resolved(patch, lambda pool, before: before)
 
 
 @mutant("rates-kept-when-a-flow-ends", "rates are solved when a flow starts, not when one ends")
 def _(patch: pytest.MonkeyPatch) -> None:
-    _resolved(patch, lambda shared, before: before if len(before) == len(shared._flows) else {})
+    _resolved(patch, lambda pool, before: before if len(before) == len(pool.flows) else {})
 
 
 @mutant("first-come-first-served", "the oldest flow runs alone, the others wait")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def oldest(shared: SharedResources, before: Mapping[Flow, float]) -> dict[Flow, float]:
-        first, *rest = shared._flows or [None]
-        alone = fair_rates([first.demand], shared._capacity)[0] if first else 0.0
-        return {flow: alone / 1e9 for flow in rest if flow} | ({first: alone} if first else {})
+    def oldest(pool: Fluid, before: Mapping[Flow, float]) -> dict[Flow, float]:
+        if not pool.flows:
+            return {}
+        first, *rest = pool.flows
+        alone = fair_rates([pool.rates.demand(first.kind)], pool.rates.capacity)[0]
+        return {first: alone, **dict.fromkeys(rest, alone / 1e9)}
 
     _resolved(patch, oldest)
 
 
 @mutant("order-of-starts-weighs", "a flow started first in an instant gets twice the weight")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def tilted(shared: SharedResources, before: Mapping[Flow, float]) -> dict[Flow, float]:
-        return {flow: flow.rate * (1.0 if i == 0 else 0.5) for i, flow in enumerate(shared._flows)}
+    def tilted(pool: Fluid, before: Mapping[Flow, float]) -> dict[Flow, float]:
+        solved = pool.rates.of(tuple(sorted(flow.kind for flow in pool.flows)))
+        return {flow: solved[flow.kind] * (0.5 if i else 1.0) for i, flow in enumerate(pool.flows)}
 
     _resolved(patch, tilted)
 
 
-@mutant("progress-lost-on-a-change", "a flow forgets what it moved since the last change whenever another starts")
+@mutant("progress-lost-on-a-change", "a flow forgets what it moved since the last change whenever its rate changes")
 def _(patch: pytest.MonkeyPatch) -> None:
-    start = SharedResources.start
+    def forgetful(self: Flow, rate: float, now_ns: int) -> None:
+        self.anchor_ns, self.rate = now_ns, rate
+        self.due_ns = self.reach_ns(self.size)
 
-    def forgetful(self: SharedResources, *args: Any, **kwargs: Any) -> Flow:
-        before = {flow: flow.moved for flow in self._flows}
-        started = start(self, *args, **kwargs)
-        for flow in self._flows:
-            flow.moved = before.get(flow, flow.moved)
-        return started
-
-    patch.setattr(SharedResources, "start", forgetful)
+    patch.setattr(Flow, "change_rate", forgetful)
 
 
-@mutant("served-twice", "what a flow moved before a change is counted again at its end")
+@mutant("served-twice", "what a flow moved before its last change is counted again at its end")
 def _(patch: pytest.MonkeyPatch) -> None:
-    advance = SharedResources._advance
+    finish = Fluid.finish
 
-    def twice(self: SharedResources) -> bool:
-        before = {flow: flow.moved for flow in self._flows}
-        finished = advance(self)
-        for flow, moved in before.items():
-            if flow.end_ns is not None:
-                for name, amount in flow.demand.uses:
-                    self.served[name] += moved * amount
-        return finished
+    def twice(self: Fluid, now_ns: int) -> list[Flow]:
+        before = {flow: flow.moved for flow in self.flows}
+        over = finish(self, now_ns)
+        for flow in over:
+            flow.moved += before[flow]
+        return over
 
-    patch.setattr(SharedResources, "_advance", twice)
+    patch.setattr(Fluid, "finish", twice)
 
 
-@mutant("wake-up-dropped", "a wake-up that finds nothing finished arms no other")
+@mutant("wake-up-dropped", "a wake-up that comes too early arms no other")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def asleep(self: SharedResources, _: simpy.Event) -> None:
-        self._armed_ns.pop()
-        if self._advance():
-            self._solve()
+    def asleep(self: link.Wake, _: simpy.Event) -> None:
+        now_ns = self._armed_ns.pop()
+        if self.due_ns <= now_ns:
+            self.due_ns = NEVER
+            self._call(now_ns)
 
-    patch.setattr(SharedResources, "_wake", asleep)
+    patch.setattr(link.Wake, "_fire", asleep)
 
 
 class _Late(simpy.Event):
@@ -178,34 +167,50 @@ class _Late(simpy.Event):
 
 @mutant("end-heard-late", "whoever waits for a flow hears of its end 3 ns late")
 def _(patch: pytest.MonkeyPatch) -> None:
-    begin = Flow.__init__
+    begin = link.SharedFlow.__init__
 
-    def late(self: Flow, **kwargs: Any) -> None:
-        begin(self, **{**kwargs, "done": _Late(kwargs["done"].env)})
+    def late(self: link.SharedFlow, size: float, kind: int, base: Demand, done: simpy.Event) -> None:
+        begin(self, size, kind, base, _Late(done.env))
 
-    patch.setattr(Flow, "__init__", late)
+    patch.setattr(link.SharedFlow, "__init__", late)
 
 
 @mutant("completion-rounded-down", "an end is rounded down to a whole nanosecond")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def down(self: Flow, now_ns: int) -> int:
-        return now_ns + max(1, math.floor((self.size - self.moved) / self.rate * NS))
+    def down(self: Flow, size: float) -> int:
+        return self.anchor_ns + max(1, math.floor((size - self.moved) / self.rate * NS))
 
-    patch.setattr(Flow, "finish_ns", down)
+    patch.setattr(Flow, "reach_ns", down)
 
 
 @mutant("clock-in-float-seconds", "an end is computed from a clock in float seconds")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def drifting(self: Flow, now_ns: int) -> int:
-        return max(now_ns + 1, math.ceil((now_ns / NS + (self.size - self.moved) / self.rate) * NS))
+    def drifting(self: Flow, size: float) -> int:
+        return max(self.anchor_ns + 1, math.ceil((self.anchor_ns / NS + (size - self.moved) / self.rate) * NS))
 
-    patch.setattr(Flow, "finish_ns", drifting)
+    patch.setattr(Flow, "reach_ns", drifting)
+
+
+@mutant("ends-below-a-tick-forgotten", "a flow that is due in the instant in which its rate changed is not looked at again")
+def _(patch: pytest.MonkeyPatch) -> None:
+    finish = Fluid.finish
+
+    def blind(self: Fluid, now_ns: int) -> list[Flow]:
+        hidden = [flow for flow in self.flows if flow.due_ns <= flow.anchor_ns == now_ns]
+        self.flows = [flow for flow in self.flows if flow not in hidden]
+        over = finish(self, now_ns)
+        self.flows += hidden
+        for flow in hidden:
+            flow.due_ns = NEVER
+        return over
+
+    patch.setattr(Fluid, "finish", blind)
 
 
 @mutant("five-ns-a-flow", "every flow takes 5 ns more, whatever the machine")
 def _(patch: pytest.MonkeyPatch) -> None:
-    real = link.ceil_ns
-    patch.setattr(f"{LINK}.ceil_ns", lambda seconds: real(seconds) + 5)
+    real = fluid.ceil_ns
+    patch.setattr(f"{FLUID}.ceil_ns", lambda seconds: real(seconds) + 5)
 
 
 # Plans: what run_step makes of them.
@@ -213,8 +218,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def _stepped(patch: pytest.MonkeyPatch, change: Callable[[StepPlan], StepPlan]) -> None:
     """Run another plan than the one asked for."""
-    real = run.run_step
-    patch.setattr(run, "run_step", lambda plan, *args: real(change(plan), *args))
+    real = run.Simulator.__init__
+    patch.setattr(run.Simulator, "__init__", lambda self, plan, *args, **more: real(self, change(plan), *args, **more))
 
 
 def _priced(patch: pytest.MonkeyPatch, change: Callable[[Price], Price]) -> None:
@@ -248,7 +253,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def alone(demands: Sequence[Demand], capacity: Capacity) -> Rates:
         return tuple(fair_rates([wanted], capacity)[0] for wanted in demands)
 
-    patch.setattr(f"{LINK}.fair_rates", alone)
+    patch.setattr(f"{FLUID}.fair_rates", alone)
 
 
 @mutant("launch-gaps-forgotten", "the gap between two kernels is nothing")
@@ -289,16 +294,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     _priced(patch, lambda price: attrs.evolve(price, launch_s=1e-6) if price.copies and price.nothing else price)
 
 
-@mutant("late-wake-of-lanes", "a lane goes on 2 ns after its flows have ended")
+@mutant("late-wake-of-lanes", "a lane goes on 2 ns after what it waited for has ended")
 def _(patch: pytest.MonkeyPatch) -> None:
-    MUTANTS["end-heard-late"].patch(patch)
-    real = run.run_step
-
-    def early(*args: Any) -> tuple[list[Span], int]:
-        spans, long_ns = real(*args)
-        return [attrs.evolve(s, end_ns=max(s.start_ns, s.end_ns - 2)) for s in spans], long_ns
-
-    patch.setattr(run, "run_step", early)
+    real = Cost.launches_in_ns
+    patch.setattr(Cost, "launches_in_ns", lambda self, waited_ns: real(self, waited_ns) + 2)
 
 
 @mutant("link-rate-inverted", "a link twice as fast is taken for one half as fast")
@@ -327,9 +326,9 @@ def _timed(patch: pytest.MonkeyPatch, change: Callable[[Span], Span]) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     real = run.run_steps
 
-    def wrong(plan: StepPlan, seen: Any, work: Any, machine: Machine) -> run.Run:
+    def wrong(plan: StepPlan, seen: Any, work: Any, machine: Machine, **more: Any) -> run.Run:
         gap_ns = round(machine.step_s * 1e9)
-        done = real(plan, seen, work, attrs.evolve(machine, between_s=0.0))
+        done = real(plan, seen, work, attrs.evolve(machine, between_s=0.0), **more)
         return attrs.evolve(done, step_ns=tuple(step + gap_ns for step in done.step_ns))
 
     patch.setattr(run, "run_steps", wrong)
@@ -512,27 +511,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("only-so-many-ctas", "beyond 8, copy CTAs get into each other's way")
 def _(patch: pytest.MonkeyPatch) -> None:
     def wrong(op: Op, work: Work, price: Price) -> Price:
-        if op.kind != Kind.FETCH or work.sms <= 8:
-            return price
-        charges = tuple(attrs.evolve(charge, cap=charge.cap * 8 / work.sms) for charge in price.charges)
-        return attrs.evolve(price, charges=charges)
+        crowded = [min(1.0, 8 / placed) for placed in range(1, len(price.copy_caps) + 1)]
+        caps = tuple((a * by, b * by) for (a, b), by in zip(price.copy_caps, crowded, strict=True))
+        return attrs.evolve(price, copy_caps=caps)
 
     _gpu_priced(patch, wrong)
 
 
-@mutant("ctas-help-compute", "an SM held by a copy is one more for compute")
+@mutant("waves-help", "the fewer SMs a kernel gets, the faster it is")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: GpuProfile, mine: Price, others: Sequence[Price]) -> float:
-        return 1.0 if mine.copies else max(0.5, 1 - 0.01 * sum(other.ctas for other in others))
-
-    patch.setattr(GpuProfile, "slowdown", wrong)
+    real = EngineMachine.wave_factor
+    patch.setattr(EngineMachine, "wave_factor", lambda self, cost, seat: 2 / (1 + real(self, cost, seat)))
 
 
 @mutant("copies-like-company", "a copy is faster beside compute")
 def _(patch: pytest.MonkeyPatch) -> None:
-    real = GpuProfile.slowdown
+    def wrong(op: Op, work: Work, price: Price) -> Price:
+        return attrs.evolve(price, copy_caps=tuple((beside, alone) for alone, beside in price.copy_caps))
 
-    def wrong(self: GpuProfile, mine: Price, others: Sequence[Price]) -> float:
-        return 0.5 if mine.copies and others else real(self, mine, others)
-
-    patch.setattr(GpuProfile, "slowdown", wrong)
+    _gpu_priced(patch, wrong)

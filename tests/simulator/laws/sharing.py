@@ -12,7 +12,7 @@ import pytest
 import simpy
 from hypothesis import strategies as st
 
-from sparda_core.simulator import link
+from sparda_core.simulator import fluid, link
 from sparda_core.simulator.fairshare import demand
 from tests.simulator.laws.law import law
 
@@ -141,6 +141,17 @@ def every_pending_flow_is_at_its_cap_or_held_by_a_full_resource(load: Load) -> N
             assert held or rate == pytest.approx(job.cap), f"flow {i} at {rate:g} could have more"
 
 
+tiny = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from([1e-300, 1e-12, 1e-7, 1e-6, 0.5, 1.0, 1.0 + 1e-9])), min_size=1, max_size=5
+).map(lambda jobs: on_link(*jobs))
+
+
+@law(tiny, mutants=["ends-below-a-tick-forgotten"])
+def every_flow_ends_within_a_tick_of_its_time_however_small_it_is(load: Load) -> None:
+    for got, want in zip(ends(load), virtual_time(load), strict=True):
+        assert math.floor(want) <= got < want + len(load.jobs) + 1
+
+
 @law(plain, mutants=["rates-kept-when-a-flow-ends", "wake-up-dropped"])
 def the_link_is_busy_whenever_a_flow_is_pending(load: Load) -> None:
     played = play(load)
@@ -267,9 +278,9 @@ def the_order_in_which_simultaneous_flows_start_changes_nothing(case: tuple[Load
 @law(loads, mutants=["rates-by-order", "a-tenth-lost-to-each-companion"])
 def rates_are_max_min_fair_and_equal_demands_get_equal_rates(load: Load) -> None:
     demands = [demand(job.uses, job.cap) for job in load.jobs] * 2
-    rates = link.fair_rates(demands, load.capacity)
+    rates = fluid.fair_rates(demands, load.capacity)
     assert rates[: len(load.jobs)] == rates[len(load.jobs) :]
-    assert link.fair_rates(demands[::-1], load.capacity) == rates[::-1]
+    assert fluid.fair_rates(demands[::-1], load.capacity) == rates[::-1]
     used = {name: 0.0 for name in load.capacity}
     for wanted, rate in zip(demands, rates, strict=True):
         for name, amount in wanted.uses:
