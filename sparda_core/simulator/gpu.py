@@ -132,6 +132,10 @@ class GpuProfile(Profile):
         price = gpu_price.transfer_price if moves(op) else gpu_price.kernel_price
         return price(self, op, work, plan, tokens)
 
+    def places(self, plan: StepPlan) -> tuple[object, ...]:
+        """Whether an operation is the first of a graph segment."""
+        return gpu_price.segment_starts(self, plan)
+
     def product_grid(self, tokens: int) -> Grid:
         """Grid of a matrix product by a vendor's library.
 

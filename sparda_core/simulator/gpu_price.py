@@ -87,8 +87,13 @@ def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
     return needs_host_list(plan.engine) and cuts(op) and profile.launches_of(plan) != "graph"
 
 
+def segment_starts(profile: GpuProfile, plan: StepPlan) -> tuple[bool, ...]:
+    """Whether each operation is the first of a graph segment; the first one of a step comes with the step."""
+    return (False, *(_is_cut(profile, op, plan) for op in plan.ops[:-1]))
+
+
 def _follows_a_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
-    """Whether an operation is the first of a graph segment; the first one of a step comes with the step."""
+    """Like `segment_starts`, for one operation."""
     before = next((before for before, here in itertools.pairwise(plan.ops) if here is op), None)
     return before is not None and _is_cut(profile, before, plan)
 

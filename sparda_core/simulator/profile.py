@@ -122,6 +122,13 @@ class Profile(abc.ABC):
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
         """What `op` costs alone. Raises ProfileError where the profile has no law for it."""
 
+    def places(self, plan: StepPlan) -> tuple[object, ...]:
+        """What of each operation's place in the plan its price depends on, besides its kind, lane and work.
+
+        Operations that agree in all of these cost the same. Here: each may cost something else.
+        """
+        return tuple(op.name for op in plan.ops)
+
     @abc.abstractmethod
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` run, >= 1."""
