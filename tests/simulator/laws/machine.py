@@ -34,6 +34,16 @@ class Machine(Profile):
     rates: Mapping[str, float] = attrs.field(factory=lambda: dict(RATES))
     prices: Mapping[str, Price]
     between_s: float = 0.0
+    sm_count: int = 0
+    shares: frozenset[str] = frozenset()
+
+    @property
+    def sms(self) -> int:
+        return self.sm_count
+
+    @property
+    def shared(self) -> frozenset[str]:
+        return self.shares
 
     def capacity(self) -> dict[str, float]:
         return dict(self.rates)
@@ -75,10 +85,10 @@ class Schedule:
     plan: StepPlan
     machine: Machine
 
-    def run(self, log: Log | None = None) -> tuple[dict[str, Span], int]:
-        """Spans by name and the length of one step, in ns."""
+    def run(self, log: Log | None = None, **how: Any) -> tuple[dict[str, Span], int]:
+        """Spans by name and the length of one step, in ns; `how` as run_step takes it."""
         watch = None if log is None else lambda now_ns, usage: log.append((now_ns, dict(usage)))
-        spans, long_ns = run.run_step(self.plan, facts(), no_work, self.machine, watch)
+        spans, long_ns = run.run_step(self.plan, facts(), no_work, self.machine, watch, **how)
         return {span.name: span for span in spans}, long_ns
 
     def price(self, name: str) -> Price:

@@ -12,13 +12,17 @@ import simpy
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator import fluid, link, predict, run
+from sparda_core.simulator import ahead, fluid, link, predict, run
+from sparda_core.simulator.engine import Engine
 from sparda_core.simulator.fairshare import Demand, fair_rates
 from sparda_core.simulator.fluid import NEVER, NS, Flow, Fluid
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.machine import Cost
 from sparda_core.simulator.machine import Machine as EngineMachine
-from sparda_core.simulator.profile import Price
+from sparda_core.simulator.profile import Grid, Price
+from sparda_core.simulator.slots import Slots
+from sparda_core.simulator.sms import Seat, SmPool
+from sparda_core.simulator.track import State
 from sparda_core.spans import Span
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.work import Work
@@ -424,10 +428,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("gpu-link-inverted", "a link half as fast is taken for one twice as fast")
 def _(patch: pytest.MonkeyPatch) -> None:
-    real = GpuProfile.with_link
-
     def wrong(self: GpuProfile, bytes_per_s: float) -> GpuProfile:
-        return real(self, self.link.h2d_bytes_per_s.value**2 / bytes_per_s)
+        return self._scaled(self.link.h2d_bytes_per_s.value / bytes_per_s)
 
     patch.setattr(GpuProfile, "with_link", wrong)
 
@@ -518,10 +520,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     _gpu_priced(patch, wrong)
 
 
-@mutant("waves-help", "the fewer SMs a kernel gets, the faster it is")
+@mutant("waves-help", "a second wave is saved, not added, where copies leave fewer SMs")
 def _(patch: pytest.MonkeyPatch) -> None:
-    real = EngineMachine.wave_factor
-    patch.setattr(EngineMachine, "wave_factor", lambda self, cost, seat: 2 / (1 + real(self, cost, seat)))
+    def wrong(self: EngineMachine, cost: Cost, seat: Seat) -> float:
+        return 1 + max(0, 1 - (seat.waves - cost.waves_alone)) * cost.price.wave_share
+
+    patch.setattr(EngineMachine, "wave_factor", wrong)
 
 
 @mutant("copies-like-company", "a copy is faster beside compute")
@@ -530,3 +534,133 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return attrs.evolve(price, copy_caps=tuple((beside, alone) for alone, beside in price.copy_caps))
 
     _gpu_priced(patch, wrong)
+
+
+# SM slots, queues, the host, running ahead, several machines.
+
+
+@mutant("a-copy-cta-holds-no-sm", "copy CTAs are placed without taking an SM from anybody")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SmPool, "_shift", lambda self, tpcs, by: None)
+
+
+@mutant("compute-takes-every-sm", "a compute kernel holds all SMs, those of copies included")
+def _(patch: pytest.MonkeyPatch) -> None:
+    take = SmPool.take
+
+    def wrong(self: SmPool, grid: Grid) -> Seat:
+        seat = take(self, grid)
+        self.compute_sms = 8 if seat.waves else 0
+        return seat
+
+    patch.setattr(SmPool, "take", wrong)
+
+
+@mutant("three-on-a-tpc", "a TPC that is full takes another copy CTA")
+def _(patch: pytest.MonkeyPatch) -> None:
+    find = SmPool._find
+    patch.setattr(SmPool, "_find", lambda self, cluster: find(self, cluster) or [0] * cluster)
+
+
+@mutant("lone-copies-share-a-tpc", "lone copy CTAs fill half a TPC before they take another")
+def _(patch: pytest.MonkeyPatch) -> None:
+    find = SmPool._find
+
+    def packed(self: SmPool, cluster: int) -> list[int] | None:
+        half = [tpc for tpc, free in enumerate(self._free) if free == 1 and not self._taken]
+        return half[:1] if cluster == 1 and half else find(self, cluster)
+
+    patch.setattr(SmPool, "_find", packed)
+
+
+@mutant("copies-wait-for-the-end-of-the-step", "a copy that found no SM is placed when the compute lane is done")
+def _(patch: pytest.MonkeyPatch) -> None:
+    place = Slots.place
+
+    def late(self: Slots) -> bool:
+        over = all(track.state == State.DONE for track in self._engine.main)
+        return place(self) if over else False
+
+    patch.setattr(Slots, "place", late)
+
+
+@mutant("copies-are-preempted", "a compute kernel that starts takes SMs back from copies")
+def _(patch: pytest.MonkeyPatch) -> None:
+    take = SmPool.take
+
+    def wrong(self: SmPool, grid: Grid) -> Seat:
+        self.copy_sms = max(0, self.copy_sms - 1)
+        return take(self, grid)
+
+    patch.setattr(SmPool, "take", wrong)
+
+
+@mutant("waves-forgotten", "a kernel on fewer SMs takes no longer")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EngineMachine, "wave_factor", lambda self, cost, seat: 1.0)
+
+
+def _charged(patch: pytest.MonkeyPatch, change: Callable[[Price], Price]) -> None:
+    """Make other prices ready for the engine."""
+    real = EngineMachine._cost
+    patch.setattr(EngineMachine, "_cost", lambda self, price, replica: real(self, change(price), replica))
+
+
+@mutant("copies-like-company-by-hand", "the rates of a copy alone and beside compute are mixed up")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _charged(patch, lambda price: attrs.evolve(price, copy_caps=tuple((b, a) for a, b in price.copy_caps)))
+
+
+@mutant("caps-of-one-block", "a copy kernel moves what one of its thread blocks moves")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _charged(patch, lambda price: attrs.evolve(price, copy_caps=price.copy_caps[:1] * len(price.copy_caps)))
+
+
+@mutant("queue-forgotten", "a copy engine serves all at once")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _charged(patch, lambda price: attrs.evolve(price, queue=""))
+
+
+@mutant("queue-in-reverse", "a copy engine serves first whoever came last")
+def _(patch: pytest.MonkeyPatch) -> None:
+    serve = Engine._serve
+
+    def reverse(self: Engine, now_ns: int) -> bool:
+        self._queued = [(-ready, -op, track) for ready, op, track in self._queued]
+        served = serve(self, now_ns)
+        self._queued = [(-ready, -op, track) for ready, op, track in self._queued]
+        return served
+
+    patch.setattr(Engine, "_serve", reverse)
+
+
+@mutant("host-issues-at-once", "the host issues every operation at the start of the step")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _charged(patch, lambda price: attrs.evolve(price, issue_s=0.0))
+
+
+@mutant("host-never-waits", "the host issues a copy before it knows what to copy")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _charged(patch, lambda price: attrs.evolve(price, host_waits=False))
+
+
+@mutant("ahead-by-a-tick", "an operation that is run ahead ends a nanosecond early")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = ahead._program
+
+    def wrong(engine: Engine, cost: Cost) -> ahead.Program | None:
+        program = real(engine, cost)
+        return program and attrs.evolve(program, span_ns=max(0, program.span_ns - 1))
+
+    patch.setattr(ahead, "_program", wrong)
+
+
+@mutant("ahead-past-a-horizon", "the compute lane is run ahead past the start of a copy")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ahead, "_horizon_ns", lambda engine, own: NEVER)
+
+
+@mutant("host-memory-of-ones-own", "every machine has all of the host's memory to itself")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = EngineMachine.__init__
+    patch.setattr(EngineMachine, "__init__", lambda self, profile, replicas=1, split=1: real(self, profile, replicas))

@@ -56,7 +56,8 @@ class Point:
         return where, chosen, where.decode_plan(shape=SHAPE, spec=SPEC, selector=chosen)
 
     def machine(self) -> GpuProfile:
-        return launched(machine(self.profile), self.engine)
+        # Laws hold outside the calibrated domain too.
+        return attrs.evolve(machine(self.profile), extrapolate=True)
 
     def facts(self, plan: StepPlan) -> StepFacts:
         offloads = plan.resident_layers < SHAPE.layers
@@ -80,11 +81,6 @@ class Point:
             plan, self.facts(plan), context=context, selector=chosen, profile=turn(profile) if turn else profile,
             work_of_op=own if rework is None else lambda op, facts: rework(op, own(op, facts)),
         )  # fmt: skip
-
-
-def launched(profile: GpuProfile, engine: str) -> GpuProfile:
-    """The machine in the mode of launches that an engine needs."""
-    return profile
 
 
 def as_json(got: Prediction) -> str:

@@ -10,11 +10,11 @@ from hypothesis import Phase, given, settings
 
 from sparda_core.whatif.scenario import Scenario
 from tests.house.tree import ROOT
-from tests.simulator.laws import copies, determinism, knobs, mutants, predictions, schedules, sharing, waiting
+from tests.simulator.laws import copies, determinism, knobs, mutants, predictions, schedules, sharing, slots, waiting
 from tests.simulator.laws.law import LAWS, MUTANTS, Law, tables
 
 #: Importing a group registers its laws.
-GROUPS = (sharing, waiting, schedules, copies, predictions, determinism, knobs, mutants)
+GROUPS = (sharing, waiting, schedules, slots, copies, predictions, determinism, knobs, mutants)
 KILLS = [(law, name) for law in LAWS.values() for name in law.mutants]
 #: Cases of a search for one that shows a mutant.
 SEARCH = 300
