@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "measure every selector under every runtime on one text: quality, time, prediction"),
     "generate": ("generate", "continue a prompt under one selector and runtime"),
     "predict": ("predict", "predict a decode step on a machine; needs neither the machine nor weights"),
+    "advise": ("advise", "say which combination serves a model on a machine best, and whether offloading pays"),
     "calibrate": ("calibrate", "measure this machine and write a profile that predict reads"),
     "timeline": ("timeline", "write Perfetto traces of one combination, measured and predicted"),
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),

@@ -43,14 +43,21 @@ def title_of(scenario: Scenario, got: Prediction) -> str:
     )
 
 
+def rate(tokens_per_s: float) -> str:
+    """Tokens per second with at least four figures."""
+    return f"{tokens_per_s:.0f}" if tokens_per_s >= 1000 else f"{tokens_per_s:.4g}"
+
+
 def _figures(title: str, scenario: Scenario, got: Prediction) -> None:
     step = "chunk" if scenario.phase == "prefill" else "step"
     rows = [
-        (step, seconds(got.step_s)), ("tokens/s", f"{got.tokens_per_s:.4g}"),
+        (step, seconds(got.step_s)), ("tokens/s", rate(got.tokens_per_s)),
         ("transfer", seconds(got.transfer_s)), ("hidden", seconds(got.hidden_s)),
-        ("exposed", seconds(got.exposed_s)), ("blocks moved", f"{got.misses:.4g}"),
-        ("of these late", f"{got.late_blocks:.4g}"), ("bound by", got.bound),
+        ("exposed", seconds(got.exposed_s)),
     ]  # fmt: skip
+    if scenario.phase == "decode":
+        rows += [("blocks moved", f"{got.misses:.4g}"), ("of these late", f"{got.late_blocks:.4g}")]
+    rows.append(("bound by", got.bound))
     if got.steps > 1:
         rows.insert(1, (f"all {got.steps} {step}s", seconds(got.total_s)))
     spent = ", ".join(f"{name} {time / got.step_s:.0%}" for name, time in got.spent.items() if time)
@@ -95,5 +102,5 @@ def _memory(scenario: Scenario, got: Prediction) -> None:
     show_table(
         f"Memory of one GPU (device has {size(machine.device_bytes)}, host {size(machine.host_bytes)})",
         ("what", "bytes"), needs,
-        notes=[f"Misses from: {told['locality']}.", f"Predicted, not measured: {rests_on}."],
+        notes=[f"Misses: {told['locality']}.", f"Predicted, not measured: {rests_on}."],
     )  # fmt: skip

@@ -1,9 +1,11 @@
-"""`sparda profile`: the machines that predict knows, every number with its source, and what is wrong with one."""
+"""`sparda profile`: the machines that predict knows, every number with its source, what is wrong, a new one's file."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,40 +17,82 @@ from sparda_core.errors import ConfigError
 if TYPE_CHECKING:
     from sparda_core.simulator.profile import Profile
 
-ACTIONS = ("list", "show", "lint")
+ACTIONS = ("list", "show", "lint", "new")
+BAD_INPUT = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sparda profile`."""
     parser.add_argument(
         "action", choices=ACTIONS,
-        help="list: those shipped; show: every number of one; lint: hold it against physics, exit 2 if it fails",
+        help="list: those shipped; show: every number of one; lint: hold them against physics, a line for each finding, "
+        "exit 2 if there is one; new: write a file to start your own from",
     )  # fmt: skip
     parser.add_argument(
         "profiles", nargs="*", metavar="NAME|FILE",
-        help="shipped ones by name, any by its .toml file (lint: all shipped)",
+        help="shipped ones by name, any by its .toml file (lint: all shipped; new: the file to write)",
     )  # fmt: skip
+    parser.add_argument("--like", default="h200", metavar="NAME|FILE", help="new: the profile whose numbers to start with")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, show or check profiles. A profile that fails its check raises ProfileError."""
+    """List, show, check or start profiles. Lint returns 2 where it finds something."""
     from sparda_core.simulator.profile_file import load_profile, profile_names
 
-    if args.action == "show" and len(args.profiles) != 1:
-        raise ConfigError(f"profile show takes one profile; known: {', '.join(profile_names())}")
+    if args.action in ("show", "new") and len(args.profiles) != 1:
+        known = f"known: {', '.join(profile_names())}" if args.action == "show" else "the .toml file to write"
+        raise ConfigError(f"profile {args.action} takes one {'profile' if args.action == 'show' else 'file'}; {known}")
     if args.action == "list" and args.profiles:
         raise ConfigError("profile list takes no names; `sparda profile show NAME` shows one")
+    if args.action == "lint":
+        return _lint(args.profiles or profile_names(), json=args.json)
+    if args.action == "new":
+        return _new(Path(args.profiles[0]), args.like, json=args.json)
     loaded = [load_profile(name) for name in args.profiles or profile_names()]
     if args.json:
         show_json([_document(profile) for profile in loaded])
     elif args.action == "show":
         _show(loaded[0])
     else:
-        title = "Profiles" if args.action == "list" else "Nothing wrong with"
-        rows = [(p.name, p.device, p.title, p.date, ", ".join(_bases(p)), p.digest) for p in loaded]
-        show_table(title, ("name", "device", "title", "date", "numbers are", "digest"), rows)
+        _list("Profiles", loaded)
     return 0
+
+
+def _lint(names: Sequence[str], *, json: bool) -> int:
+    from sparda_core.simulator.profile_file import findings_of, load_profile
+
+    found = {name: findings_of(name) for name in names}
+    broken = [finding for findings in found.values() for finding in findings]
+    if json:
+        show_json([{"profile": name, "findings": findings} for name, findings in found.items()])
+    elif broken:
+        sys.stderr.writelines(f"sparda: error: {' '.join(finding.split())}\n" for finding in broken)
+    else:
+        _list("Nothing wrong with", [load_profile(name) for name in names])
+    return BAD_INPUT if broken else 0
+
+
+def _new(path: Path, like: str, *, json: bool) -> int:
+    from sparda_core.files import write_whole
+    from sparda_core.simulator.profile_file import load_profile
+    from sparda_core.simulator.profile_template import template
+
+    if path.suffix != ".toml":
+        raise ConfigError(f"profile file {str(path)!r} must end in .toml")
+    if path.exists():
+        raise ConfigError(f"profile file {str(path)!r} exists; name another, or remove it first")
+    write_whole(path, template(path.stem, load_profile(like)))
+    if json:
+        show_json({"file": path, "like": like})
+    else:
+        sys.stdout.write(f"{path}: replace its numbers, then `sparda profile lint {path}`\n")
+    return 0
+
+
+def _list(title: str, loaded: Sequence[Profile]) -> None:
+    rows = [(p.name, p.device, p.title, p.date, ", ".join(_bases(p)), p.digest) for p in loaded]
+    show_table(title, ("name", "device", "title", "date", "numbers are", "digest"), rows)
 
 
 def numbers(part: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

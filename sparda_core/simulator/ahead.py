@@ -60,8 +60,7 @@ def _horizon_ns(engine: Engine, own: Track) -> int:
     """The earliest time at which anything but the compute lane does something."""
     horizon_ns = NEVER
     for track in engine.side:
-        if track.due_ns < horizon_ns:
-            horizon_ns = track.due_ns
+        horizon_ns = min(horizon_ns, track.due_ns)
     for flow in engine.fluid.flows:
         if flow.owner is not own and flow.due_ns < horizon_ns:
             horizon_ns = flow.due_ns

@@ -114,10 +114,6 @@ class CpuProfile(Profile):
         load = 1.0 if link is None else min(1.0, link / rate)
         return Price(charges=(flow,), launch_s=self.copy_start_s.value, copies=True, tokens=tokens, load=load, key=key)
 
-    def places(self, plan: StepPlan) -> tuple[object, ...]:
-        """Nothing of an operation's place in the plan matters."""
-        return (None,) * len(plan.ops)
-
     def cost(self, key: str) -> KindCost:
         """Cost of one kind; raises ProfileError for a kind that was not measured."""
         if key not in self.costs:

@@ -1,7 +1,8 @@
 """What a GPU profile need not state: carried over from the H200, the one GPU that was measured.
 
 A ratio is carried over where physics makes one (a share of the link, of device memory, of the SMs), else
-the number itself. Either way the number is marked `derived`, with what it was derived from as its source.
+the number itself. Either way the number is marked `derived` (`prior`, where it was only assumed there), with what
+it was derived from as its source.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ SHARES = {
 #: Numbers that are the same on every GPU until someone measures them.
 CARRIED = {
     "memory": ("reserved_bytes", "host_bytes_per_s", "link_hbm_weight"),
-    "compute": ("product_cluster", "wave_share"),
+    "compute": ("product_cluster", "wave_share", "ridge_bend"),
     "launch": ("step_s", "list_s"),
     "uva": (
         "in_flight_bytes", "round_trip_s", "repeated_round_trip_s", "cta_bytes_per_s", "beside_bytes_per_s",
-        "beside_bend",
+        "beside_bend", "pairs",
     ),
     "copy_engine": ("call_s",),
     "cpu_gather": ("call_s", "gather_bytes_per_s"),
@@ -61,7 +62,6 @@ def completed(table: Mapping[str, Any]) -> Table:
         _add(full, section, name, functools.partial(_share, full, section, name, of_section, of))
     _add(full, "compute", "product_ctas", functools.partial(_product_ctas, full))
     _add(full, "copy_engine", "pieces", functools.partial(_pieces, full))
-    _add(full, "uva", "pairs", functools.partial(_pairs, full))
     return full
 
 
@@ -81,7 +81,12 @@ def _add(full: Table, section: str, name: str, make: Callable[[], Table | None])
 
 def _carried(section: str, name: str) -> Table:
     here: Table = reference()[section][name]
-    return {**here, "source": f"as on the {REFERENCE} ({here['source']})", "basis": "derived"}
+    return {**here, "source": f"as on the {REFERENCE} ({here['source']})", "basis": _basis(here)}
+
+
+def _basis(there: Table) -> str:
+    """What was assumed there is assumed here."""
+    return "derived" if there["basis"] == "measured" else "prior"
 
 
 def _share(full: Table, section: str, name: str, of_section: str, of: str) -> Table | None:
@@ -119,16 +124,6 @@ def _pieces(full: Table) -> Table | None:
     here = [size / (more + size / whole) for size, more in zip(sizes, extra, strict=True)]
     source = f"the {REFERENCE}'s cost per piece ({there['pieces']['source']}) on this link"
     return {"piece_bytes": sizes, "bytes_per_s": here, "source": source, "basis": "derived"}
-
-
-def _pairs(full: Table) -> Table | None:
-    h2d = _value(full, "link", "h2d_bytes_per_s")
-    there = reference()["uva"]["pairs"]
-    if not h2d:
-        return dict(there)
-    by = h2d / reference()["link"]["h2d_bytes_per_s"]["value"]
-    source = f"the {REFERENCE}'s by the speed of the link"
-    return {**there, "bytes_per_s": [rate * by for rate in there["bytes_per_s"]], "source": source, "basis": "derived"}
 
 
 def _value(full: Table, section: str, name: str) -> float | None:

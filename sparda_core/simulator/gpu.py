@@ -11,7 +11,7 @@ import attrs
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Op, StepPlan
 from sparda_core.simulator import gpu_price
-from sparda_core.simulator.elasticity import free_beside, slowdown, waves
+from sparda_core.simulator.elasticity import free_beside, waves
 from sparda_core.simulator.gpu_parts import Compute, CopyEngine, CpuGather, Launch, Link, Memory, Uva, pcie_payload
 from sparda_core.simulator.launches import LAUNCHES, default_launches, needs_host_list
 from sparda_core.simulator.profile import Grid, Price, Profile, moves
@@ -119,7 +119,7 @@ class GpuProfile(Profile):
         )
 
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
-        """Launch gaps, then the longest of its flows; depends on the operation's place in the plan, too.
+        """Launch gaps, then the longest of its flows.
 
         A compute operation draws FLOPs and device memory side by side; one that stays below a CTA per
         SM cannot use more than its SMs' share of the FLOPs. A transfer follows the law of the engine.
@@ -131,10 +131,6 @@ class GpuProfile(Profile):
             )
         price = gpu_price.transfer_price if moves(op) else gpu_price.kernel_price
         return price(self, op, work, plan, tokens)
-
-    def places(self, plan: StepPlan) -> tuple[object, ...]:
-        """Whether an operation is the first of a graph segment."""
-        return gpu_price.segment_starts(self, plan)
 
     def product_grid(self, tokens: int) -> Grid:
         """Grid of a matrix product by a vendor's library.
@@ -159,14 +155,8 @@ class GpuProfile(Profile):
         return self.compute.wave_share.at(tokens) / max(1.0, alone)
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """By waves and copy rates, for an executor that looks at nothing but pairs: as if the copy came first."""
-        if mine.copies:
-            busy = any(not other.copies and other.charges for other in others)
-            return mine.copy_caps[-1][0] / mine.copy_caps[-1][1] if busy and mine.copy_caps else 1.0
-        held = next((other.grid for other in others if other.grid is not None and other.grid.whole_sm), None)
-        if held is None or mine.grid is None:
-            return 1.0
-        return slowdown(mine.grid, self.sms, held.ctas, held.cluster, mine.wave_share)
+        """1: what runs beside an operation takes SMs and bandwidth from it, which the machine's resources account for."""
+        return 1.0
 
     @property
     def step_s(self) -> float:

@@ -57,6 +57,8 @@ class Compute:
     product_ctas     thread blocks of a product of few tokens, one an SM
     product_cluster  how many of them start together
     wave_share       what a second wave of that grid costs
+    ridge_bend       p of (a^p + b^p)^(1/p), the time of a kernel whose FLOPs alone take a and whose bytes alone
+                     take b; None: the longer of the two
     """
 
     sms: Quantity = number("1", 4, 1024)
@@ -64,6 +66,7 @@ class Compute:
     product_ctas: Quantity = number("1", 1, 1024)
     product_cluster: Quantity = number("1", 1, 16)
     wave_share: WaveShare
+    ridge_bend: Quantity | None = attrs.field(default=None, metadata={"unit": "1", "plausible": (1, 100)})
 
 
 @attrs.frozen(kw_only=True)
@@ -180,9 +183,8 @@ class Uva:
         return low / (1 + (low / high) ** bend) ** (1 / bend)
 
     def scaled(self, by: float) -> Uva:
-        """The ceilings of a link that is `by` times as fast; round trips stay."""
-        pairs = self.pairs and attrs.evolve(self.pairs, bytes_per_s=[rate * by for rate in self.pairs.bytes_per_s])
-        return attrs.evolve(self, ceiling_bytes_per_s=scaled(self.ceiling_bytes_per_s, by), pairs=pairs)
+        """The ceiling of a link that is `by` times as fast; round trips and translations stay."""
+        return attrs.evolve(self, ceiling_bytes_per_s=scaled(self.ceiling_bytes_per_s, by))
 
 
 @attrs.frozen(kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from sparda_core.errors import ProfileError
@@ -10,6 +9,7 @@ from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
 from sparda_core.simulator.launches import needs_host_list
 from sparda_core.simulator.profile import FLOPS, HBM, LINK, Charge, Grid, Price, moves
+from sparda_core.simulator.quantity import Quantity
 from sparda_core.work import Work
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         latency_s=inner_s + _latency_s(profile, work, plan.engine), launches_s=inner_s, charges=charges, copies=True,
         ctas=grid.ctas if grid else 0, grid=grid, copy_caps=caps, tokens=tokens, key=plan.engine if charges else "",
         queue=("h2d engine" if work.h2d_bytes else "d2h engine") if by_engine and charges else "",
-        host_waits=_is_cut(profile, op, plan),
+        host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, plan),
     )  # fmt: skip
 
 
@@ -77,25 +77,16 @@ def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
     call_s = work.launches * launch.eager_s.value
     if _is_cut(profile, op, plan):
         return launch.list_s.value + call_s
-    mode = profile.launches_of(plan)
-    if mode == "segments":
-        return launch.step_s.value if _follows_a_cut(profile, op, plan) else 0.0
-    return call_s if mode == "eager" else 0.0
+    return call_s if profile.launches_of(plan) == "eager" else 0.0
+
+
+def _then_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
+    """After a cut the host launches the next segment, which is a graph."""
+    return profile.launch.step_s.value if _is_cut(profile, op, plan) and profile.launches_of(plan) == "segments" else 0.0
 
 
 def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
     return needs_host_list(plan.engine) and cuts(op) and profile.launches_of(plan) != "graph"
-
-
-def segment_starts(profile: GpuProfile, plan: StepPlan) -> tuple[bool, ...]:
-    """Whether each operation is the first of a graph segment; the first one of a step comes with the step."""
-    return (False, *(_is_cut(profile, op, plan) for op in plan.ops[:-1]))
-
-
-def _follows_a_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
-    """Like `segment_starts`, for one operation."""
-    before = next((before for before, here in itertools.pairwise(plan.ops) if here is op), None)
-    return before is not None and _is_cut(profile, before, plan)
 
 
 def _grid(profile: GpuProfile, work: Work, tokens: int) -> Grid:
@@ -108,19 +99,30 @@ def _grid(profile: GpuProfile, work: Work, tokens: int) -> Grid:
 def _compute_charges(profile: GpuProfile, work: Work) -> list[Charge]:
     """FLOPs and device memory, side by side.
 
-    A kernel at its own ceiling takes all that device memory can give, and not only the share that
-    it makes use of: so whatever else draws on the memory slows it.
+    Where both take about as long, neither runs at its ceiling. A kernel takes all that device memory
+    can give while its bytes move, and not only the share that it makes use of: so whatever else draws
+    on the memory slows it.
     """
     peak, kernel = profile.kernel_ceilings()
+    flops_cap = peak * (min(1.0, work.ctas / profile.sms) if work.ctas else 1.0)
+    hbm_cap = min(kernel, work.ctas * work.cta_bytes_per_s) if work.ctas and work.cta_bytes_per_s else kernel
+    slower = _ridge(work.flops / flops_cap, work.hbm_bytes / hbm_cap, profile.compute.ridge_bend)
     charges = []
     if work.flops:
-        share = min(1.0, work.ctas / profile.sms) if work.ctas else 1.0
-        charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=peak * share))
+        charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=flops_cap / slower))
     if work.hbm_bytes:
-        cap = min(kernel, work.ctas * work.cta_bytes_per_s) if work.ctas and work.cta_bytes_per_s else kernel
-        uses = {"hbm": profile.memory.hbm_bytes_per_s.value / kernel}
-        charges.append(Charge(label=HBM, size=work.hbm_bytes, uses=uses, cap=cap))
+        # A small grid that cannot fill the memory leaves the rest of it to others.
+        uses = {"hbm": profile.memory.hbm_bytes_per_s.value / kernel * slower}
+        charges.append(Charge(label=HBM, size=work.hbm_bytes, uses=uses, cap=hbm_cap / slower))
     return charges
+
+
+def _ridge(flops_s: float, hbm_s: float, bend: Quantity | None) -> float:
+    """How much longer than the longer of the two a kernel takes that needs both."""
+    if bend is None or not (flops_s and hbm_s):
+        return 1.0
+    share = min(flops_s, hbm_s) / max(flops_s, hbm_s)
+    return float((1 + share**bend.value) ** (1 / bend.value))
 
 
 def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> list[Charge]:

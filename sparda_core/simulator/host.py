@@ -11,7 +11,7 @@ from sparda_core.simulator.machine import Cost
 class Host:
     """When the host has issued each operation (ns); NEVER where that is not known yet.
 
-    Each costs its issue time. Where an operation makes the host wait, the host goes on once everything
+    Each costs its issue time, and what the host does after it. Where an operation makes the host wait, the host goes on once everything
     in its `after` has ended, and its and all later issue times follow from there.
     """
 
@@ -44,10 +44,11 @@ class Host:
                     self._base_ns, self._spent_s = max(ends), 0.0
             self._spent_s += price.issue_s
             self.issued_ns[self._next] = self._base_ns + ceil_ns(self._spent_s)
+            self._spent_s += price.then_s
             self._next += 1
         return self._next > first
 
 
 def needs_host(costs: Sequence[Cost]) -> bool:
     """Whether issuing takes any time; not so in one graph."""
-    return any(cost.price.issue_s or cost.price.host_waits for cost in costs)
+    return any(cost.price.issue_s or cost.price.then_s or cost.price.host_waits for cost in costs)

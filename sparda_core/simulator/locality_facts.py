@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import attrs
@@ -31,7 +32,7 @@ _MOST_COUNTS = 10**8
 
 @attrs.frozen(kw_only=True)
 class _Load:
-    """What misses depend on; the key under which they are kept."""
+    """What misses depend on; the key under which they are kept. The model is without its texts."""
 
     model: LocalityModel
     spec: BlockSpec
@@ -40,9 +41,15 @@ class _Load:
     policy: str
     seed: int
 
-    def streams(self) -> int:
+    def most_streams(self) -> int:
         most = _MOST_BLOCKS // max(1, self.spec.block_count(self.context))
         return max(FEWEST_STREAMS, min(MOST_STREAMS, most))
+
+    def streams_for(self, count: int) -> int:
+        """Streams to share among `count`: the largest divisor, so that sums are even, unless it is small."""
+        most = self.most_streams()
+        whole = next(n for n in range(min(most, count), 0, -1) if count % n == 0)
+        return whole if 2 * whole >= min(most, count) else most
 
 
 def locality_facts(  # noqa: PLR0913 - one argument a knob
@@ -58,24 +65,27 @@ def locality_facts(  # noqa: PLR0913 - one argument a knob
     steady           every step the same: the mean over streams and steps, spread evenly so that the sum over
                      layers, rows and heads is right to one block; a block opened in the steps counts for none
 
-    A bounded number of streams is played. Without `steady`, (layer, row, head) number i has what stream
-    i mod P met, i div P steps later than number i mod P; with more than 64 such shifts they repeat. The
-    same arguments give the same facts. Nothing is late: lateness is what a timeline says.
+    At most 64 streams are played, fewer where rows are very long. Without `steady`, (layer, row, head)
+    number i has what stream i mod P met, i div P steps later than number i mod P; with more than 64 such
+    shifts they repeat. The same arguments give the same facts. Nothing is late: lateness is what a timeline says.
     Raises ConfigError, UnknownNameError (policy).
     """
     count = spec.budget if slots is None else slots
     _check(shape, batch, context, resident_layers, steps, seed)
     model.check(spec, context)
     check_pool(slots=count, policy=policy, spec=spec)
-    load = _Load(model=model, spec=spec, context=context, slots=count, policy=policy, seed=seed)
+    numbers = attrs.evolve(model, name="", title="", source="", fitted=None)
+    load = _Load(model=numbers, spec=spec, context=context, slots=count, policy=policy, seed=seed)
     size = (shape.layers, batch, shape.kv_heads)
+    number = np.arange(math.prod(size))
     if steady:
-        mean = float(_misses(attrs.evolve(load, model=_numbers_of(model)), MEAN_STEPS).mean())
-        shared = np.diff(np.floor(np.arange(np.prod(size) + 1) * mean + 1e-9)).astype(np.int64).reshape(size)
+        mean = float(_misses(load, load.most_streams(), MEAN_STEPS).mean())
+        edges = np.floor(np.append(number, number.size) * mean + 1e-9)
+        shared = np.diff(edges).astype(np.int64).reshape(size)
         return (_facts(load, shared, context, resident_layers, opened=False),) * steps
-    shifts = min(_SHIFTS, -(-int(np.prod(size)) // load.streams()))
-    played = _misses(attrs.evolve(load, model=_numbers_of(model)), steps + shifts - 1)
-    number = np.arange(np.prod(size))
+    streams = load.streams_for(number.size)
+    shifts = min(_SHIFTS, -(-number.size // streams))
+    played = _misses(load, streams, steps + shifts - 1)
     stream, shift = number % played.shape[1], number // played.shape[1] % shifts
     return tuple(
         _facts(load, played[step + shift, stream].reshape(size), context + step, resident_layers, opened=True)
@@ -96,15 +106,9 @@ def _check(shape: ModelShape, batch: int, context: int, resident_layers: int, st
         raise ConfigError(f"batch={batch} must be <= {most} for {steps} steps of this shape; lower batch or steps")
 
 
-def _numbers_of(model: LocalityModel) -> LocalityModel:
-    """The model without its texts: they change no miss."""
-    return attrs.evolve(model, name="", title="", source="", fitted=None)
-
-
 @lru_cache(maxsize=512)
-def _misses(load: _Load, steps: int) -> Ints:
-    """int64 [steps, P]: misses of each stream; the first step ends with `context` tokens."""
-    streams = load.streams()
+def _misses(load: _Load, streams: int, steps: int) -> Ints:
+    """int64 [steps, streams]: misses of each stream; the first step ends with `context` tokens."""
     before = max(0, load.context - 1 - WARM_UP)
     drawn = Streams(load.model, load.spec, streams=streams, tokens=before, seed=load.seed)
     pools = Pools(

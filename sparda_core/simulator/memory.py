@@ -7,6 +7,7 @@ import attrs
 from sparda_core.errors import CapacityError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, StepPlan
+from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Profile
 from sparda_core.work import WorkContext
 
@@ -55,6 +56,7 @@ def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile:
     # One Forecast a layer, and the first layer's own beside it.
     forecasts = (shape.layers + 1) * shape.forecast_weights if context.forecast else 0
     staged = 2 * blocks if offloaded and any(op.kind == Kind.STAGE for op in plan.ops) else 0
+    gpus = profile.gpus if isinstance(profile, GpuProfile) else 1
     scaled = offloaded * blocks if context.host_kv_bytes < context.kv_bytes else 0
     return MemoryNeed(
         weights=(shape.weights + forecasts) * context.weight_bytes,
@@ -65,7 +67,7 @@ def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile:
         staging=shape.kv_heads * staged * context.block_bytes,
         scales=shape.kv_heads * scaled * SCALE_BYTES,
         reserved=profile.reserved_bytes,
-        host=getattr(profile, "gpus", 1) * offloaded * shape.kv_heads * pages * PAGE_BLOCKS * context.host_block_bytes,
+        host=gpus * offloaded * shape.kv_heads * pages * PAGE_BLOCKS * context.host_block_bytes,
     )  # fmt: skip
 
 
@@ -77,7 +79,7 @@ def shortage(need: MemoryNeed, profile: Profile) -> CapacityError | None:
         hint = "lower the batch or the context, use fewer slots, or a runtime that offloads"
         return _error("device", device, profile.device_bytes, profile, hint)
     if profile.host_bytes is not None and need.host > profile.host_bytes:
-        hint = "lower the batch or the context, keep more layers resident, or set memory.host_bytes to your machine's"
+        hint = "lower the batch or the context, keep more layers resident, or say how much your machine has (host_gb)"
         return _error("host", need.host, profile.host_bytes, profile, hint)
     return None
 

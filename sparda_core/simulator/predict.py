@@ -11,7 +11,7 @@ from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.selector import Selector
-from sparda_core.simulator.bound import bound_of, shares
+from sparda_core.simulator.bound import BOUNDS, bound_of, shares
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.late import late_blocks
 from sparda_core.simulator.memory import MemoryNeed, memory_need, shortage
@@ -107,8 +107,11 @@ class Prediction:
 
     @property
     def spent(self) -> dict[str, float]:
-        """Seconds of the first step's critical path by launch, select, hbm, compute, pcie."""
-        return shares(self.timeline, self.plan)
+        """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps."""
+        first = {id(facts): step for step, facts in reversed(list(enumerate(self.facts)))}
+        each = {step: shares(self.timeline, self.plan, step) for step in first.values()}
+        every = [each[first[id(facts)]] for facts in self.facts]
+        return {name: sum(one[name] for one in every) / len(every) for name in BOUNDS}
 
     @property
     def bound(self) -> str:
@@ -154,10 +157,11 @@ def predict(
     need = memory_need(plan, fullest, context, profile)
     problem = shortage(need, profile)
     work = work_of_op or kernel_work(plan, context, selector)
-    gpus = getattr(profile, "gpus", 1)
+    gpus = profile.gpus if isinstance(profile, GpuProfile) else 1
     return Prediction(
         need=need, problem=problem, tokens=gpus * sum(f.rows * f.new_tokens for f in every) / len(every),
-        provenance=_provenance(plan, context, profile) | dict(notes or {}), plan=plan, facts=tuple(every),
+        provenance=_provenance(plan, context, profile) | _outside(plan, every, work, profile) | dict(notes or {}),
+        plan=plan, facts=tuple(every),
         run=None if problem else run_steps(plan, every, work, profile),
     )  # fmt: skip
 
@@ -166,17 +170,11 @@ def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> Wor
     """Work as the kernels' and the selector's work.py state it; a `uva` transfer holds the context's copy_ctas."""
     from sparda_core.kernels.work_table import work_of
 
-    uva = plan.engine == "uva"
+    holds = context.copy_ctas if plan.engine == "uva" else 0
 
     def work_of_op(op: Op, facts: StepFacts) -> Work:
         work = work_of(op, facts, context, selector)
-        if not work.h2d_bytes or op.lane == Lane.COMPUTE:
-            return work
-        if not uva:
-            return attrs.evolve(work, sms=0)
-        return attrs.evolve(
-            work, sms=context.copy_ctas, cluster=context.copy_cluster, in_flight_bytes=context.copy_in_flight_bytes
-        )
+        return attrs.evolve(work, sms=holds) if work.h2d_bytes and op.lane != Lane.COMPUTE else work
 
     return work_of_op
 
@@ -200,3 +198,16 @@ def _provenance(plan: StepPlan, context: WorkContext, profile: Profile) -> dict[
     if isinstance(profile, GpuProfile):
         told["launches"] = profile.launches_of(plan)
     return told
+
+
+def _outside(plan: StepPlan, every: Sequence[StepFacts], work: WorkOfOp, profile: Profile) -> dict[str, str]:
+    """What lies outside the calibrated domain, for a profile that was told to accept it."""
+    if not (isinstance(profile, GpuProfile) and profile.extrapolate):
+        return {}
+    marks = {
+        mark: None
+        for facts in {id(facts): facts for facts in every}.values()
+        for op in plan.ops
+        for mark in profile.outside(op, work(op, facts), plan=plan, tokens=max(1, facts.rows * facts.new_tokens))
+    }
+    return {"extrapolated": "; ".join(marks)} if marks else {}

@@ -66,6 +66,7 @@ class Price:
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
+    then_s     host time after issuing it, before the next operation is issued
     tokens     tokens it processes
     load       share of its time in which a transfer keeps its processor busy (less than 1 on a slow link)
     key        what a CPU profile looks it up by
@@ -85,6 +86,7 @@ class Price:
     copy_caps: tuple[tuple[float, float], ...] = ()
     queue: str = ""
     host_waits: bool = False
+    then_s: float = 0.0
     tokens: int = 1
     load: float = 1.0
     key: str = ""
@@ -122,13 +124,6 @@ class Profile(abc.ABC):
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
         """What `op` costs alone. Raises ProfileError where the profile has no law for it."""
 
-    def places(self, plan: StepPlan) -> tuple[object, ...]:
-        """What of each operation's place in the plan its price depends on, besides its kind, lane and work.
-
-        Operations that agree in all of these cost the same. Here: each may cost something else.
-        """
-        return tuple(op.name for op in plan.ops)
-
     @abc.abstractmethod
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` run, >= 1."""
@@ -140,7 +135,7 @@ class Profile(abc.ABC):
 
     @property
     def shared(self) -> frozenset[str]:
-        """Resources of `capacity` that several equal devices of one machine share; each has its own of the others."""
+        """Resources that several such machines of one host share; every other one is each machine's own."""
         return frozenset()
 
     def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:

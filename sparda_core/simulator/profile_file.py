@@ -43,12 +43,10 @@ def findings_of(name: str | Path) -> tuple[str, ...]:
     Raises UnknownNameError for a name that no profile has.
     """
     try:
-        profile, _ = _read(name)
-    except UnknownNameError:
-        raise
+        profile, where = _read(name)
     except ProfileError as wrong:
         return (str(wrong),)
-    return lint(profile)
+    return tuple(f"{where}: {finding}" for finding in lint(profile))
 
 
 def parse_profile(text: str, *, where: str = "profile") -> Profile:

@@ -157,23 +157,22 @@ class Simulator:
         self._plan, self._work_of_op, self._profile = plan, work_of_op, profile
         self._layout = layout_of(plan)
         self._machine = Machine(profile, replicas, split)
-        self._places = profile.places(plan)
-        self._prices: dict[tuple[object, ...], Price] = {}
+        self._prices: dict[tuple[str, str, Work, int], Price] = {}
 
     def step(self, facts: StepFacts, observer: Observer | None = None, *, coalesce: bool = True) -> Step:
         """Simulate one step."""
         return self.run(self.prices(facts), observer, coalesce=coalesce)
 
     def prices(self, facts: StepFacts) -> list[Price]:
-        """Price of each operation under these facts, in plan order; one for all of equal kind, work and place.
+        """Price of each operation under these facts, in plan order; one of equal works of a kind for all of them.
 
         Raises PlanError where the work of an operation is no number.
         """
         tokens = max(1, facts.rows * facts.new_tokens)
         prices = []
-        for op, place in zip(self._plan.ops, self._places, strict=True):
+        for op in self._plan.ops:
             work = self._work_of_op(op, facts)
-            key = (op.kind, op.lane, work, tokens, place)
+            key = (op.kind, op.lane, work, tokens)
             price = self._prices.get(key)
             if price is None:
                 _check_work(op, work)

@@ -87,14 +87,14 @@ class Streams:
     def _picks(self, arriving: Ints) -> Ints:
         """int64 [P, K]: places in the stack of the newcomers, ascending, -1 last.
 
-        The draws of one step are one uniform number and its equal steps through (0, 1), so that the share that
-        lies deeper than any slot count is right to one block. No two may meet: the deeper one moves on.
+        The draws of a stream's step go through (0, 1) in equal strides, and so do the beginnings of all streams
+        that bring in as many: the share that lies deeper than any slot count is as even as whole blocks allow.
+        No two picks may meet: the deeper one moves on.
         """
         width = int(arriving.max(initial=0))
         each = np.arange(width)
-        shares = (each[::-1] + self._random.random((self._count, 1)) - (width - arriving[:, None])) / np.maximum(
-            arriving[:, None], 1
-        )
+        strides = each[::-1] - (width - arriving[:, None]) + self._beginnings(arriving)[:, None]
+        shares = strides / np.maximum(arriving[:, None], 1)
         valid = each < arriving[:, None]
         size = self._spec.budget
         depth = self._model.depth(np.where(valid, np.clip(shares, 1e-15, 1.0), 1.0)) * size
@@ -102,6 +102,14 @@ class Streams:
         places = np.minimum(np.ceil(depth) - size - 1, room).clip(min=0).astype(np.int64)
         places = np.maximum.accumulate(places - each, axis=1) + each
         return np.where(valid, np.minimum(places, room - arriving[:, None] + each), -1)
+
+    def _beginnings(self, arriving: Ints) -> npt.NDArray[np.float64]:
+        """float64 [P] in (0, 1): evenly spaced over the streams of equal `arriving`, in random order."""
+        begin, within = np.empty(self._count), self._random.random()
+        for count in np.unique(arriving):
+            alike = np.flatnonzero(arriving == count)
+            begin[alike] = (self._random.permutation(alike.size) + within) / alike.size
+        return begin
 
     def _exchange(self, picks: Ints) -> Ids:
         """Put the picked blocks in the place of free ones; int32 [P, K], the dropped ones, -1 last."""

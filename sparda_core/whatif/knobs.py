@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ KNOB = "knob"
 MOST = 2**31 - 1
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Knob:
     """What one knob takes.
 
@@ -83,8 +84,12 @@ def _validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> 
 
 def knob_of(attribute: attrs.Attribute[Any]) -> Knob:
     """The Knob of a field, under the field's name."""
-    made: Knob = attribute.metadata[KNOB]
-    return attrs.evolve(made, name=attribute.name)
+    return _named(attribute.metadata[KNOB], attribute.name)
+
+
+@functools.cache
+def _named(knob: Knob, name: str) -> Knob:
+    return attrs.evolve(knob, name=name)
 
 
 def as_pairs(value: Any) -> tuple[tuple[str, Any], ...]:

@@ -11,7 +11,7 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Profile
-from sparda_core.simulator.profile_file import load_profile, profile_names
+from sparda_core.simulator.profile_file import load_profile
 from sparda_core.simulator.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ def machine_of(scenario: Scenario) -> Profile:
 
 def _key(name: str) -> tuple[str, int]:
     """A file is read again when it changes."""
-    if name in profile_names():
-        return name, 0
     try:
-        return name, Path(name).stat().st_mtime_ns
+        return name, Path(name).stat().st_mtime_ns if name.endswith(".toml") else 0
     except OSError:
         return name, 0
 
@@ -42,12 +40,12 @@ def _key(name: str) -> tuple[str, int]:
 @functools.lru_cache(maxsize=64)
 def _machine(key: tuple[str, int], turned: tuple[tuple[str, Any], ...]) -> Profile:
     profile, knobs = _loaded(key), dict(turned)
-    if knobs["link_gb_s"] is not None:
-        profile = profile.with_link(knobs["link_gb_s"] * GIGA)
     if knobs["pcie"] is not None:
-        if not hasattr(profile, "with_pcie"):
+        if not isinstance(profile, GpuProfile):
             raise _no_such("pcie", knobs["pcie"], profile)
         profile = profile.with_pcie(knobs["pcie"])
+    if knobs["link_gb_s"] is not None:
+        profile = profile.with_link(knobs["link_gb_s"] * GIGA)
     for name, change in (("hbm_gb_s", _hbm), ("tflop_s", _flops), ("host_gb", _host)):
         if knobs[name] is not None:
             if not isinstance(profile, GpuProfile):

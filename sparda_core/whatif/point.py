@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from sparda_core.errors import ConfigError
+from sparda_core.compose import Combination, compose
+from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts, steady_facts
 from sparda_core.plan import StepPlan
-from sparda_core.registry import SELECTORS
+from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.work import WorkContext
 
 if TYPE_CHECKING:
-    from sparda_core.compose import Combination
     from sparda_core.simulator.locality import LocalityModel
+    from sparda_core.simulator.memory import MemoryNeed
     from sparda_core.simulator.predict import Prediction
     from sparda_core.simulator.profile import Profile
     from sparda_core.whatif.scenario import Scenario
@@ -39,6 +40,30 @@ def predict_point(scenario: Scenario) -> Prediction:
         plan, facts_of(scenario, pair, plan), context=context_of(scenario, pair, machine), selector=pair.selector,
         profile=machine, notes=notes_of(scenario, pair.shape),
     )  # fmt: skip
+
+
+def combination_of(scenario: Scenario) -> Combination:
+    """See Scenario.combination. Made once for equal knobs, since looking a name up means asking every distribution."""
+    options = {
+        "engine": scenario.engine or scenario.machine().engines[0], "slots": scenario.slot_count(),
+        "policy": scenario.policy, "resident_layers": scenario.resident_layers,
+    }  # fmt: skip
+    added = SELECTORS.added(scenario.selector), RUNTIMES.added(scenario.runtime)
+    return _combination(
+        named_shape(scenario.shape), scenario.spec(), scenario.selector, scenario.selector_options, scenario.lead,
+        scenario.runtime, tuple(options.items()), added,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _combination(
+    shape: ModelShape, spec: BlockSpec, selector: str, selector_options: tuple[tuple[str, Any], ...],
+    lead: int | None, runtime: str, options: tuple[tuple[str, Any], ...], _: tuple[object, object],
+) -> Combination:  # fmt: skip
+    chosen = {**dict(selector_options), **lead_options(selector, lead)}
+    return compose(
+        shape, selector, runtime, spec=spec, selector_options=chosen, runtime_options=dict(options)
+    )
 
 
 def plan_of(scenario: Scenario, pair: Combination) -> StepPlan:
@@ -66,10 +91,14 @@ def context_of(scenario: Scenario, pair: Combination, machine: Profile) -> WorkC
 
 
 def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[StepFacts]:
-    """Facts of the steps to predict, one after another."""
-    if scenario.phase == "prefill":
-        raise ConfigError("phase='prefill' is not there yet; use phase='decode'")
+    """Facts of the steps to predict, one after another; of prefill the chunks of one row, as rows are read in turn."""
     slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    if scenario.phase == "prefill":
+        from sparda_core.simulator.prefill_facts import prefill_facts
+
+        return prefill_facts(
+            pair.shape, pair.spec, tokens=scenario.context, chunk=scenario.chunk, mode=scenario.prefill, slots=slots
+        )
     if scenario.locality is not None:
         return _played(
             locality_of(scenario), shape=pair.shape, spec=pair.spec, batch=scenario.batch, context=scenario.context,
@@ -127,9 +156,23 @@ def lead_options(selector: str, lead: int | None) -> dict[str, int]:
 def notes_of(scenario: Scenario, shape: ModelShape) -> dict[str, str]:
     """What a prediction rests on besides the profile, for its provenance."""
     notes = {"locality": "churn alone: every newcomer is a miss"}
-    if scenario.locality is not None:
+    if scenario.phase == "prefill":
+        notes = {"locality": "none: a prefill stages earlier blocks whole"}
+    elif scenario.locality is not None:
         model = locality_of(scenario)
         notes = {"locality": f"{model.name}, churn {model.churn:g}", "seed": str(scenario.seed)}
     if scenario.context > shape.context:
         notes["beyond_native_context"] = f"{scenario.context} of {shape.context} tokens"
     return notes
+
+
+def room(scenario: Scenario) -> tuple[MemoryNeed, CapacityError | None]:
+    """Memory of a decode step, and why it does not fit; nothing is simulated. Raises like `Scenario.combination`."""
+    from sparda_core.simulator.memory import memory_need, shortage
+
+    machine, pair = scenario.machine(), scenario.combination()
+    plan = plan_of(scenario, pair)
+    slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    facts = _steady(pair.shape, pair.spec, scenario.batch, scenario.context, 0.0, plan.resident_layers, slots)
+    need = memory_need(plan, facts, context_of(scenario, pair, machine), machine)
+    return need, shortage(need, machine)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from sparda_core.compose import Combination, compose
+from sparda_core.compose import Combination
 from sparda_core.errors import ConfigError, UnknownNameError
-from sparda_core.shapes import SHAPES, BlockSpec, named_shape
+from sparda_core.shapes import SHAPES, BlockSpec
 from sparda_core.whatif.knobs import Knob, knob, knob_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ class Scenario:
         "decode", str, "what is predicted: one step of all rows, or reading a prompt", metavar="NAME", group=LOAD,
         choices=("decode", "prefill"),
     )  # fmt: skip
-    batch: int = knob(8, int, "sequences decoded together on each GPU", metavar="ROWS", group=LOAD, least=1)
+    batch: int = knob(
+        8, int, "sequences decoded together on each GPU (prefill reads one after another)", metavar="ROWS", group=LOAD,
+        least=1,
+    )  # fmt: skip
     context: int = knob(
         131072, int, "tokens in each row's cache (prefill: of the prompt)", metavar="TOKENS", group=LOAD, least=1
     )
@@ -74,8 +77,8 @@ class Scenario:
         group=MACHINE, least=3, most=6,
     )  # fmt: skip
     link_gb_s: float | None = knob(
-        None, float, "another speed of the host link, 1e9 bytes a second (default: the profile's)", metavar="GB/S",
-        group=MACHINE, least=1e-6, most=1e4,
+        None, float, "another speed of the host link, 1e9 bytes a second (default: the profile's or the generation's)",
+        metavar="GB/S", group=MACHINE, least=1e-6, most=1e4,
     )  # fmt: skip
     hbm_gb_s: float | None = knob(
         None, float, "another speed of device memory, 1e9 bytes a second (default: the profile's)", metavar="GB/S",
@@ -149,11 +152,8 @@ class Scenario:
     stride: int = knob(16, int, "tokens between starts of two entries", metavar="TOKENS", group=BLOCKS, least=1)
 
     def __attrs_post_init__(self) -> None:
-        for one, other in (("pcie", "link_gb_s"), ("slots", "slot_factor")):
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise ConfigError(
-                    f"{one}={getattr(self, one)} and {other}={getattr(self, other)} set the same thing; give one"
-                )
+        if self.slots is not None and self.slot_factor is not None:
+            raise ConfigError(f"slots={self.slots} and slot_factor={self.slot_factor} set the same thing; give one")
 
     @classmethod
     def knobs(cls) -> dict[str, Knob]:
@@ -167,12 +167,11 @@ class Scenario:
         return cls(**values)
 
     def turned(self, **values: Any) -> Self:
-        """The same with some knobs turned; raises as `of`. Setting one of two exclusive knobs clears the other."""
+        """The same with some knobs turned; raises as `of`. One of `slots` and `slot_factor` takes the other's place."""
         check_knobs(values)
-        for one, other in (("pcie", "link_gb_s"), ("slots", "slot_factor")):
-            for name, clears in ((one, other), (other, one)):
-                if values.get(name) is not None and clears not in values:
-                    values[clears] = None
+        for name, other in (("slots", "slot_factor"), ("slot_factor", "slots")):
+            if values.get(name) is not None:
+                values.setdefault(other, None)
         return attrs.evolve(self, **values)
 
     def spec(self) -> BlockSpec:
@@ -204,26 +203,15 @@ class Scenario:
 
     def combination(self) -> Combination:
         """Selector and runtime, checked against each other; raises as `compose` does."""
-        engine = self.engine or self.machine().engines[0]
-        options = {
-            "engine": engine, "slots": self.slot_count(), "policy": self.policy,
-            "resident_layers": self.resident_layers,
-        }  # fmt: skip
-        return compose(
-            named_shape(self.shape), self.selector, self.runtime, spec=self.spec(),
-            selector_options=self._selector_options(), runtime_options=options,
-        )  # fmt: skip
+        from sparda_core.whatif.point import combination_of
+
+        return combination_of(self)
 
     def predict(self) -> Prediction:
         """Step time, bound and memory of this point; infeasible points say so and hold no time."""
         from sparda_core.whatif.point import predict_point
 
         return predict_point(self)
-
-    def _selector_options(self) -> dict[str, Any]:
-        from sparda_core.whatif.point import lead_options
-
-        return {**dict(self.selector_options), **lead_options(self.selector, self.lead)}
 
 
 def check_knobs(names: Iterable[str]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import attrs
 
 from sparda_core.plan import Op, StepPlan
 from sparda_core.simulator.profile import FLOPS, LINK, Charge, Grid, Price, Profile
+from sparda_core.simulator.run import Simulator
 from sparda_core.work import Work
 
 #: Flows of these tests count nanoseconds alone.
@@ -20,7 +21,9 @@ def busy(ns: float, *, resource: str = FLOPS, label: str = FLOPS, **price: Any) 
     return Price(charges=(Charge(label=label, size=ns, uses={resource: 1.0}, cap=UNIT),), **price)
 
 
-def copy(ns: float, ctas: int = 1, *, cluster: int = 1, caps: Sequence[tuple[float, float]] = (), **price: Any) -> Price:
+def copy(
+    ns: float, ctas: int = 1, *, cluster: int = 1, caps: Sequence[tuple[float, float]] = (), **price: Any
+) -> Price:
     """A copy kernel: `ns` alone at full rate, one SM a thread block."""
     grid = Grid(ctas=ctas, cluster=cluster, whole_sm=True)
     return busy(
@@ -31,7 +34,7 @@ def copy(ns: float, ctas: int = 1, *, cluster: int = 1, caps: Sequence[tuple[flo
 
 @attrs.frozen(kw_only=True)
 class Seats(Profile):
-    """Prices by name of the operation, `alike` slowdown of everything beside anything."""
+    """Prices are made by hand; `alike` is the slowdown of everything beside anything."""
 
     device: ClassVar[str] = "gpu"
     engines: ClassVar[tuple[str, ...]] = ("uva",)
@@ -39,7 +42,6 @@ class Seats(Profile):
     name: str = "seats"
     title: str = "round numbers"
     date: str = "2026-11-30"
-    prices: Mapping[str, Price]
     slots: int = 8
     alike: float = 1.0
     host: float = UNIT
@@ -49,7 +51,7 @@ class Seats(Profile):
         return {"flops": UNIT, "hbm": 2 * UNIT, "h2d": UNIT, "host": self.host}
 
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
-        return self.prices[op.name]
+        raise NotImplementedError
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         return self.alike
@@ -83,3 +85,16 @@ class Seats(Profile):
 
     def kernel_ceilings(self) -> tuple[float, float]:
         return UNIT, UNIT
+
+
+def ran(
+    made: StepPlan, prices: Sequence[Price], profile: Seats | None = None, **how: Any
+) -> dict[str, tuple[int, int]]:
+    """(start, end) in ns of every operation that left a span."""
+    simulator = Simulator(made, no_work, profile or Seats(), replicas=how.pop("replicas", 1))
+    return {span.name: (span.start_ns, span.end_ns) for span in simulator.run(prices, **how).spans()}
+
+
+def no_work(op: Op, facts: object) -> Work:
+    """For simulations that start from prices."""
+    raise NotImplementedError

@@ -103,8 +103,6 @@ def test_no_misses_cost_prefetch_nothing_but_launches() -> None:
 
 #: Numbers that only say what the machine is: lint and the reader look at them, no law does.
 SAYS_ONLY = {"link.generation", "link.lanes"}
-#: Obeyed where the host waits for a list in mid-step.
-HOST_WAITS = {"launch.list_s"}
 
 
 def scenes(profile: GpuProfile) -> list[float]:
@@ -128,7 +126,7 @@ def scenes(profile: GpuProfile) -> list[float]:
 
 
 def numbers(profile: GpuProfile) -> list[str]:
-    return sorted(set(profile.bases()) - SAYS_ONLY - HOST_WAITS)
+    return sorted(set(profile.bases()) - SAYS_ONLY)
 
 
 def changed(profile: GpuProfile, name: str) -> GpuProfile:
