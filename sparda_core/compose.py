@@ -71,6 +71,10 @@ class Combination:
         """The plan of one decode step."""
         return self.runtime.decode_plan(shape=self.shape, spec=self.spec, selector=self.selector)
 
+    def prefill_plan(self, mode: str = "dense") -> StepPlan:
+        """The plan of one prefill chunk; mode "dense" or "selector"."""
+        return self.runtime.prefill_plan(shape=self.shape, spec=self.spec, selector=self.selector, mode=mode)
+
     def open(self, **options: Any) -> CpuSession:
         """A session; options override those given to `compose`. Use it in a `with` statement."""
         if self.model is None:
@@ -151,12 +155,35 @@ class Combination:
         plan = self.plan()
         if facts is None:
             facts = self._steady(plan, batch, context, churn)
-        size = value_bytes or (4.0 if loaded.device == "cpu" else 2.0)
-        context_of = WorkContext(
+        context_of = self._work_context(loaded, value_bytes)
+        return predict(plan, facts, context=context_of, selector=self.selector, profile=loaded)
+
+    def predict_prefill(
+        self, profile: Profile | str, *, tokens: int, chunk: int = 2048, batch: int = 1, mode: str = "dense",
+        value_bytes: float | None = None,
+    ) -> Prediction:  # fmt: skip
+        """Time of reading a prompt on a machine that need not be here; a "step" of the result is a mean chunk.
+
+        tokens, chunk  of each of `batch` rows, which go through the chunks together
+        """
+        from sparda_core.simulator.predict import predict
+        from sparda_core.simulator.prefill_facts import prefill_facts
+        from sparda_core.simulator.profile_file import load_profile
+
+        loaded = load_profile(profile) if isinstance(profile, str) else profile
+        slots = self.runtime.slot_count(self.spec) if self.runtime.offloads else 0
+        facts = prefill_facts(
+            self.shape, self.spec, tokens=tokens, chunk=chunk, batch=batch, mode=mode, slots=slots
+        )  # fmt: skip
+        context_of = self._work_context(loaded, value_bytes)
+        return predict(self.prefill_plan(mode), facts, context=context_of, selector=self.selector, profile=loaded)
+
+    def _work_context(self, profile: Profile, value_bytes: float | None) -> WorkContext:
+        size = value_bytes or (4.0 if profile.device == "cpu" else 2.0)
+        return WorkContext(
             shape=self.shape, spec=self.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
             activation_bytes=size, forecast="forecast" in self.selector.needs,
         )  # fmt: skip
-        return predict(plan, facts, context=context_of, selector=self.selector, profile=loaded)
 
     def _steady(self, plan: StepPlan, batch: int | None, context: int | None, churn: float | None) -> StepFacts:
         if batch is None or context is None or churn is None:

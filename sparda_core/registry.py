@@ -39,6 +39,10 @@ class Registry(Generic[T]):
         """Take back what `register` added."""
         self._added.pop(name, None)
 
+    def added(self, name: str) -> Callable[..., T] | None:
+        """The factory that `register` added under this name; None for one of an entry point, and for an unknown one."""
+        return self._added.get(name)
+
     def factory(self, name: str) -> Callable[..., T]:
         """The factory called `name`; raises UnknownNameError with the nearest known name."""
         if name in self._added:

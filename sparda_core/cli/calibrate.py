@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparda_core.cli.calibrate_locality import calibrate_locality
 from sparda_core.cli.methods import found
 from sparda_core.cli.options import POSITIVE, add_json, add_model, add_spec, add_text, spec_of
 from sparda_core.cli.running import load, progress, read_document
@@ -26,8 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sparda calibrate`."""
     parser.add_argument("--device", default="cpu", metavar="NAME", help="what is measured; cpu is all there is today")
     parser.add_argument(
-        "--out", type=Path, default=Path("cpu.toml"), metavar="FILE", help="the profile to write (.toml)"
-    )
+        "--locality", type=Path, metavar="RECORDING",
+        help="measure nothing: fit churn and reuse to a recording of `sparda record`, and write a locality",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE",
+        help="the profile to write (.toml; default: cpu.toml), or the locality (default: locality.toml)",
+    )  # fmt: skip
     parser.add_argument(
         "--contexts", type=POSITIVE, nargs="+", default=[1024, 3072], metavar="TOKENS",
         help="cache lengths at which steps are measured, ascending",
@@ -45,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, fit, write, and show what was fitted."""
+    if args.locality is not None:
+        return calibrate_locality(args.locality, args.out or Path("locality.toml"), as_json=args.json)
+    args.out = args.out or Path("cpu.toml")
     if args.device != "cpu":
         raise ConfigError(f"device={args.device!r} cannot be calibrated yet; known: cpu")
     if args.out.suffix != ".toml":

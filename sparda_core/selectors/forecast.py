@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
+from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
 from sparda_core.selector import BoundSelector
 from sparda_core.selectors.declaration import ScoringDeclaration
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.work import Work, WorkContext
 
 
 @attrs.frozen(kw_only=True)
 class Forecast(ScoringDeclaration):
-    """Layer l's Forecast, one head per KV head, dotted with layer l + 1's entries and max-pooled to blocks.
+    """Layer l's Forecast, one head per KV head, dotted with layer l + lead's entries and max-pooled to blocks.
 
-    No softmax and no scale: neither changes the order within one head. The first layer selects with
-    its own Forecast. Source: SparDA, section 3.
+    No softmax and no scale: neither changes the order within one head. The first layers select with
+    their own Forecast. Source: SparDA, section 3.
+
+    lead  layers between selecting and attending; others than 1 can be predicted, but nobody has trained one
     """
 
     name: ClassVar[str] = "forecast"
-    lead = 1
     needs = frozenset({"forecast"})
+
+    lead: int = attrs.field(default=1)
+
+    @lead.validator
+    def _counts_layers(self, attribute: attrs.Attribute[int], value: Any) -> None:
+        check_integer("lead", value, 0)
 
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Hk heads, one pass over the entries."""
@@ -33,7 +41,11 @@ class Forecast(ScoringDeclaration):
         return work(op, facts, context)
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
-        """The tensor half; it keeps no state."""
+        """The tensor half; it keeps no state. Raises ConfigError for a lead that no Forecast was trained for."""
+        if self.lead != 1:
+            raise ConfigError(
+                f"lead={self.lead} can be predicted but not run: Forecasts are trained one layer ahead; use lead=1"
+            )
         from sparda_core.selectors.tensors.forecast import BoundForecast
 
         return BoundForecast()

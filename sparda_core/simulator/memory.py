@@ -7,11 +7,14 @@ import attrs
 from sparda_core.errors import CapacityError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, StepPlan
+from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Profile
 from sparda_core.work import WorkContext
 
 #: Blocks of one page of the host store: it grows by pages.
 PAGE_BLOCKS = 64
+#: A block whose host copy is narrower than the device's has one float32 scale for its keys and one for its values.
+SCALE_BYTES = 8
 
 
 @attrs.frozen(kw_only=True)
@@ -23,8 +26,9 @@ class MemoryNeed:
     resident  blocks of the layers that stay on the device
     pools     slots of the offloaded layers
     staging   two layers' earlier blocks, while a prefill chunk runs
+    scales    of blocks whose host copy is narrower than the device's; they lie on the device
     reserved  taken before anything is loaded
-    host      pages of the offloaded layers
+    host      pages of the offloaded layers, of all GPUs of the host
     """
 
     weights: float
@@ -32,17 +36,18 @@ class MemoryNeed:
     resident: float
     pools: float
     staging: float
+    scales: float
     reserved: float
     host: float
 
     @property
     def device(self) -> float:
         """Bytes of device memory."""
-        return self.weights + self.entries + self.resident + self.pools + self.staging + self.reserved
+        return self.weights + self.entries + self.resident + self.pools + self.staging + self.scales + self.reserved
 
 
 def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile: Profile) -> MemoryNeed:
-    """Bytes that the rows of `facts` take under `plan`."""
+    """Bytes that the rows of `facts` take under `plan`, on one GPU and in the host's memory."""
     shape, spec = context.shape, context.spec
     offloaded = shape.layers - plan.resident_layers
     lengths = [int(n) for n in facts.lengths[facts.active]]
@@ -51,6 +56,8 @@ def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile:
     # One Forecast a layer, and the first layer's own beside it.
     forecasts = (shape.layers + 1) * shape.forecast_weights if context.forecast else 0
     staged = 2 * blocks if offloaded and any(op.kind == Kind.STAGE for op in plan.ops) else 0
+    gpus = profile.gpus if isinstance(profile, GpuProfile) else 1
+    scaled = offloaded * blocks if context.host_kv_bytes < context.kv_bytes else 0
     return MemoryNeed(
         weights=(shape.weights + forecasts) * context.weight_bytes,
         entries=sum(map(spec.entry_count, lengths))
@@ -58,8 +65,9 @@ def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile:
         resident=plan.resident_layers * shape.kv_heads * blocks * context.block_bytes,
         pools=offloaded * len(lengths) * shape.kv_heads * facts.slots * context.block_bytes,
         staging=shape.kv_heads * staged * context.block_bytes,
+        scales=shape.kv_heads * scaled * SCALE_BYTES,
         reserved=profile.reserved_bytes,
-        host=offloaded * shape.kv_heads * pages * PAGE_BLOCKS * context.host_block_bytes,
+        host=gpus * offloaded * shape.kv_heads * pages * PAGE_BLOCKS * context.host_block_bytes,
     )  # fmt: skip
 
 
@@ -71,7 +79,7 @@ def shortage(need: MemoryNeed, profile: Profile) -> CapacityError | None:
         hint = "lower the batch or the context, use fewer slots, or a runtime that offloads"
         return _error("device", device, profile.device_bytes, profile, hint)
     if profile.host_bytes is not None and need.host > profile.host_bytes:
-        hint = "lower the batch or the context, keep more layers resident, or set memory.host_bytes to your machine's"
+        hint = "lower the batch or the context, keep more layers resident, or say how much your machine has (host_gb)"
         return _error("host", need.host, profile.host_bytes, profile, hint)
     return None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -11,13 +12,16 @@ from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.selector import Selector
-from sparda_core.simulator.bound import bound_of, shares
+from sparda_core.simulator.bound import BOUNDS, bound_of, shares
 from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.late import late_blocks
 from sparda_core.simulator.memory import MemoryNeed, memory_need, shortage
+from sparda_core.simulator.observe import observe_steps
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.quantity import Basis
 from sparda_core.simulator.run import Run, WorkOfOp, run_steps
 from sparda_core.spans import Timeline, exposed_wait_ns
+from sparda_core.trace_counters import Usage
 from sparda_core.work import Work, WorkContext
 
 
@@ -27,16 +31,19 @@ class Prediction:
 
     need         memory by what it holds
     problem      why it does not fit; None where it does
-    tokens       tokens that one step processes, mean over the steps
+    tokens       tokens that one step processes, mean over the steps, of all GPUs
     provenance   what the numbers rest on: profile, its digest and priors, runtime, selector, version
+    plan, facts  what was predicted: the plan of a step, and the facts of each
     """
 
     need: MemoryNeed
     problem: CapacityError | None
     tokens: float
     provenance: dict[str, str]
-    _plan: StepPlan
+    plan: StepPlan
+    facts: tuple[StepFacts, ...]
     _run: Run | None
+    _watch: Callable[[], tuple[Usage, ...]] = attrs.field(eq=False, repr=False)
 
     @property
     def feasible(self) -> bool:
@@ -49,19 +56,46 @@ class Prediction:
         return self._done.timeline
 
     @property
+    def usage(self) -> tuple[Usage, ...]:
+        """What each resource gives over the timeline, for a trace's counters; simulated anew each time."""
+        if self.problem is not None:
+            raise self.problem
+        return self._watch()
+
+    @property
     def step_s(self) -> float:
         """Mean time of a step, the gap before it included."""
         return sum(self._done.step_ns) / len(self._done.step_ns) / 1e9
 
     @property
+    def steps(self) -> int:
+        """Steps predicted; of prefill, chunks."""
+        return self._steps
+
+    @property
+    def total_s(self) -> float:
+        """Time of all steps together."""
+        return sum(self._done.step_ns) / 1e9
+
+    @property
     def tokens_per_s(self) -> float:
-        """Tokens per second over all rows."""
+        """Tokens per second over all rows, of all GPUs."""
         return self.tokens / self.step_s
+
+    @property
+    def misses(self) -> float:
+        """Blocks moved per step, of one GPU: all layers, rows and KV heads."""
+        return sum(int(facts.misses.sum()) for facts in self.facts) / self._steps
+
+    @property
+    def late_blocks(self) -> float:
+        """Misses per step that had not arrived when the compute lane wanted them; see `late_blocks` in late.py."""
+        return sum(late_blocks(self.timeline, self.plan, self.facts)) / self._steps
 
     @property
     def exposed_s(self) -> float:
         """Time per step in which the compute lane waited for a transfer; the launch gap of attention included."""
-        return sum(exposed_wait_ns(self.timeline, self._plan).values()) / self._steps / 1e9
+        return sum(exposed_wait_ns(self.timeline, self.plan).values()) / self._steps / 1e9
 
     @property
     def transfer_s(self) -> float:
@@ -84,8 +118,11 @@ class Prediction:
 
     @property
     def spent(self) -> dict[str, float]:
-        """Seconds of the first step's critical path by launch, select, hbm, compute, pcie."""
-        return shares(self.timeline, self._plan)
+        """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps."""
+        first = {id(facts): step for step, facts in reversed(list(enumerate(self.facts)))}
+        each = {step: shares(self.timeline, self.plan, step) for step in first.values()}
+        every = [each[first[id(facts)]] for facts in self.facts]
+        return {name: sum(one[name] for one in every) / len(every) for name in BOUNDS}
 
     @property
     def bound(self) -> str:
@@ -106,12 +143,13 @@ class Prediction:
 
 def predict(
     plan: StepPlan, facts: StepFacts | Sequence[StepFacts], *, context: WorkContext, selector: Selector,
-    profile: Profile, steps: int = 1, work_of_op: WorkOfOp | None = None,
+    profile: Profile, steps: int = 1, work_of_op: WorkOfOp | None = None, notes: Mapping[str, str] | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict a plan under facts on a profile.
 
     facts       of one step, run `steps` times, or of several steps in a row (then `steps` stays 1)
     work_of_op  states the work of an operation; None: the kernels' and the selector's own work.py
+    notes       what else the prediction rests on, for its provenance
     Raises ProfileError where the profile has no law for the plan. A point that does not fit into
     memory is no error here: see Prediction.feasible.
     """
@@ -130,11 +168,22 @@ def predict(
     need = memory_need(plan, fullest, context, profile)
     problem = shortage(need, profile)
     work = work_of_op or kernel_work(plan, context, selector)
+    gpus = profile.gpus if isinstance(profile, GpuProfile) else 1
     return Prediction(
-        need=need, problem=problem, tokens=sum(f.rows * f.new_tokens for f in every) / len(every),
-        provenance=_provenance(plan, context, profile), plan=plan,
-        run=None if problem else run_steps(plan, every, work, profile),
+        need=need, problem=problem, tokens=gpus * sum(f.rows * f.new_tokens for f in every) / len(every),
+        provenance=_provenance(plan, context, profile) | _outside(plan, every, work, profile) | dict(notes or {}),
+        plan=plan, facts=tuple(every),
+        run=None if problem else run_steps(plan, every, work, profile, replicas=gpus),
+        watch=functools.partial(_watch, plan, every, context, selector, profile, work_of_op, gpus),
     )  # fmt: skip
+
+
+def _watch(
+    plan: StepPlan, facts: Sequence[StepFacts], context: WorkContext, selector: Selector, profile: Profile,
+    work_of_op: WorkOfOp | None, gpus: int,
+) -> tuple[Usage, ...]:  # fmt: skip
+    work = work_of_op or kernel_work(plan, context, selector)
+    return observe_steps(plan, facts, work, profile, replicas=gpus)
 
 
 def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> WorkOfOp:
@@ -169,3 +218,16 @@ def _provenance(plan: StepPlan, context: WorkContext, profile: Profile) -> dict[
     if isinstance(profile, GpuProfile):
         told["launches"] = profile.launches_of(plan)
     return told
+
+
+def _outside(plan: StepPlan, every: Sequence[StepFacts], work: WorkOfOp, profile: Profile) -> dict[str, str]:
+    """What lies outside the calibrated domain, for a profile that was told to accept it."""
+    if not (isinstance(profile, GpuProfile) and profile.extrapolate):
+        return {}
+    marks = {
+        mark: None
+        for facts in {id(facts): facts for facts in every}.values()
+        for op in plan.ops
+        for mark in profile.outside(op, work(op, facts), plan=plan, tokens=max(1, facts.rows * facts.new_tokens))
+    }
+    return {"extrapolated": "; ".join(marks)} if marks else {}

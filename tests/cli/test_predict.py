@@ -30,7 +30,7 @@ def test_a_prediction_holds_times_memory_and_where_its_numbers_come_from(capsys:
     assert got["plan"] == {"lead": 1, "resident_layers": 1, "engine": "uva"}
     assert got["provenance"]["profile"] == "h200"
     assert len(got["provenance"]["profile_digest"]) == 12
-    assert got["asked"]["spec"]["budget"] == 96
+    assert got["asked"]["budget"] == 96
 
 
 def test_the_same_question_gets_the_same_answer_byte_for_byte(capsys: Captured) -> None:

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.facts import StepFacts
+from sparda_core.layer_view import LayerView
+from sparda_core.selectors.recording import Recorder, Recording
+from sparda_core.simulator.trace_facts import recorded_facts
+from tests.agreement.worlds import SHAPE, SPEC, TOKENS, pair
+
+STEPS = 24
+
+
+def record(
+    selector: str, runtime: str, prompts: tuple[int, ...], **options: object
+) -> tuple[Recording, list[StepFacts]]:
+    """Rows of these prompt lengths decode side by side; every third step the last one sits out."""
+    pairing = pair(selector, runtime, runtime_options=options)
+    recorder = Recorder(shape=SHAPE, spec=SPEC, selector=selector)
+    seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    facts = []
+
+    def keep(view: LayerView) -> None:
+        assert view.selection is not None
+        seen[view.layer] = view.positions.numpy().copy(), view.selection.numpy().copy()
+
+    with pairing.open() as session:
+        rows = [session.add() for _ in prompts]
+        for row, tokens in zip(rows, prompts, strict=True):
+            session.prefill(row, TOKENS[:tokens])
+        session.on_selection = keep
+        for step in range(STEPS):
+            active = rows if len(rows) == 1 or step % 3 else rows[:-1]
+            facts.append(session.decode(dict.fromkeys(active, TOKENS[step])).facts)
+            where = np.full((len(rows), 1), -1)
+            ids = np.full((SHAPE.layers, len(rows), SHAPE.kv_heads, 1, SPEC.budget), -1)
+            for layer, (positions, chosen) in seen.items():
+                where[: len(active)] = positions
+                ids[layer, : len(active), ..., : chosen.shape[-1]] = chosen
+            recorder.add(where, ids)
+            recorder.add_facts(facts[-1])
+    return recorder.recording(), facts
+
+
+@pytest.mark.parametrize(
+    ("selector", "runtime", "prompts", "options"),
+    [
+        ("forecast", "offload-prefetch", (75,), {}),
+        ("forecast", "offload-prefetch", (72, 101), {"slots": 8, "policy": "lru"}),
+        ("query", "offload-sync", (64, 41), {"slots": 7, "policy": "last-selection"}),
+        ("query", "offload-sync", (130,), {"slots": 6, "policy": "lru", "resident_layers": 2}),
+    ],
+)
+def test_a_recording_played_again_meets_what_the_session_met(
+    selector: str, runtime: str, prompts: tuple[int, ...], options: dict[str, object]
+) -> None:
+    recording, met = record(selector, runtime, prompts, **options)
+    pairing = pair(selector, runtime, runtime_options=options)
+    played = recorded_facts(
+        recording, slots=pairing.runtime.slots, policy=pairing.runtime.policy,
+        resident_layers=pairing.plan().resident_layers,
+    )  # fmt: skip
+    assert len(played) == STEPS
+    for ours, theirs in zip(played, met, strict=True):
+        assert ours == attrs.evolve(theirs, late=theirs.late * 0)
+    assert any(facts.misses.any() for facts in met)
+    assert any(facts.opened.any() for facts in met)
+
+
+def test_steps_that_are_skipped_still_fill_the_slots() -> None:
+    recording, _ = record("forecast", "offload-prefetch", (75,))
+    whole = recorded_facts(recording, slots=8, policy="lru")
+    assert recorded_facts(recording, slots=8, policy="lru", skip=5) == whole[5:]
+
+
+def test_layers_that_stay_resident_miss_nothing_and_do_not_shift_the_others() -> None:
+    recording, _ = record("forecast", "offload-prefetch", (75,))
+    every, some = (recorded_facts(recording, resident_layers=n) for n in (0, 2))
+    for one, other in zip(every, some, strict=True):
+        np.testing.assert_array_equal(one.misses[2:], other.misses[2:])
+        assert not other.misses[:2].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "told"),
+    [
+        ({"slots": 4}, ConfigError, "slots=4 must be >= budget=5"),
+        ({"policy": "last"}, UnknownNameError, "known: last-selection, lru"),
+        ({"skip": STEPS}, ConfigError, f"skip={STEPS} must be < steps={STEPS}"),
+        ({"resident_layers": 9}, ConfigError, "resident_layers=9 must be <= layers=4"),
+    ],
+)
+def test_what_a_recording_cannot_give_is_refused(
+    options: dict[str, object], kind: type[Exception], told: str
+) -> None:
+    recording, _ = record("forecast", "offload-prefetch", (75,))
+    with pytest.raises(kind, match=told):
+        recorded_facts(recording, **options)  # type: ignore[arg-type]
