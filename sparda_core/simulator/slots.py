@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sparda_core.simulator.fluid import NEVER
 from sparda_core.simulator.machine import Machine
-from sparda_core.simulator.track import FLOWS, SLOWDOWNS, Track
+from sparda_core.simulator.track import FLOWS, Track
 
 if TYPE_CHECKING:
     from sparda_core.simulator.engine import Engine
@@ -55,8 +55,9 @@ class Slots:
             got = pool.place(grid.ctas - len(track.placed), grid.cluster, spare)
             if got:
                 track.placed += got
-                self._engine.stale = SLOWDOWNS
-                placed = True
+                if track in self._engine.running:
+                    track.part = self._machine.part(track.cost, len(track.placed), track.lag)
+                self._engine.stale = placed = True
                 if len(track.placed) == grid.ctas:
                     self.waiting.remove(track)
         return placed
@@ -112,8 +113,8 @@ class Slots:
         for track in self._engine.main:
             if self._due.get(track.replica, NEVER) <= now_ns:
                 self._due[track.replica] = NEVER
-                self._engine.stale = SLOWDOWNS
-                if track.state == FLOWS and track.left:
+                self._engine.stale = True
+                if track.state == FLOWS and track.live:
                     pool = self._pools[track.replica]
                     assert pool is not None
                     track.kernel += 1
@@ -124,6 +125,7 @@ class Slots:
         """The next kernel of an operation takes its SMs."""
         track.retakes = False
         assert self._take(track), "placing left no SM to an operation under way"
+        track.part = self._machine.part(track.cost, 0, track.lag)
 
 
 def _boundary_ns(track: Track, now_ns: int) -> int:
@@ -134,5 +136,4 @@ def _boundary_ns(track: Track, now_ns: int) -> int:
     mark = track.kernel + 1
     if mark >= kernels:
         return NEVER
-    under_way = [flow for flow in track.flows if flow.end_ns is None]
-    return max(now_ns, *(flow.reach_ns(flow.size * mark / kernels) for flow in under_way))
+    return max(now_ns, *(flow.reach_ns(flow.size * mark / kernels) for flow in track.live))
