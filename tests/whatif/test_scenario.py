@@ -250,6 +250,8 @@ def test_outside_the_calibrated_domain_is_an_error_unless_accepted_and_then_mark
         ({"pcie": 4, "profile": "gh200"}, ProfileError, "C2C"),
         ({"engine": "copy-engine", "launches": "graph"}, ProfileError, "segments"),
         ({"engine": "thread"}, ProfileError, "write the plan with one of"),
+        ({"phase": "prefill", "chunk": 16}, ConfigError, "chunk=16 makes 1024 chunks .*; use >= 17"),
+        ({"ctas": 6, "cluster": 4}, ConfigError, "ctas=6 must be a multiple of cluster=4"),
         ({"resident_layers": 99}, ConfigError, "resident_layers=99"),
     ],
 )  # fmt: skip
