@@ -87,7 +87,7 @@ def context_of(scenario: Scenario, pair: Combination, machine: Profile) -> WorkC
     size = scenario.value_bytes or (4.0 if machine.device == "cpu" else 2.0)
     return WorkContext(
         shape=pair.shape, spec=pair.spec, weight_bytes=size, kv_bytes=size,
-        host_kv_bytes=1.0 if scenario.host_dtype == "fp8" else size, entry_bytes=size, activation_bytes=size,
+        host_kv_bytes=min(1.0, size) if scenario.host_dtype == "fp8" else size, entry_bytes=size, activation_bytes=size,
         copy_ctas=scenario.ctas, copy_cluster=scenario.cluster,
         copy_in_flight_bytes=(scenario.in_flight_kib or 0) * KIB, forecast="forecast" in pair.selector.needs,
     )  # fmt: skip
