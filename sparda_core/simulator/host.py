@@ -47,8 +47,3 @@ class Host:
             self._spent_s += price.then_s
             self._next += 1
         return self._next > first
-
-
-def needs_host(costs: Sequence[Cost]) -> bool:
-    """Whether issuing takes any time; not so in one graph."""
-    return any(cost.price.issue_s or cost.price.then_s or cost.price.host_waits for cost in costs)
