@@ -85,7 +85,7 @@ class Prediction:
     @property
     def misses(self) -> float:
         """Blocks moved per step, of one GPU: all layers, rows and KV heads."""
-        return sum(int(facts.misses.sum()) for facts in self.facts) / len(self.facts)
+        return sum(int(facts.misses.sum()) for facts in self.facts) / self._steps
 
     @property
     def late_blocks(self) -> float:
