@@ -58,7 +58,7 @@ class Engine:
         self.stale = False
         # Replicas whose compute lane is at work, as bits; None where no copy kernel's rate depends on it.
         self._ended = False
-        self._grids = any(pool is not None for pool in machine.pools)
+        self._solved = machine.solved
         self._at_work = 0 if bill.caps else None
         self._queues: dict[tuple[int, str], Track | None] = {}
         self._queued: list[tuple[int, int, Track]] = []
@@ -155,11 +155,15 @@ class Engine:
         if not self.stale:
             return
         self.stale = False
-        if self.running:
-            for track, rates in zip(self.running, self.machine.solve(self.situation()), strict=True):
-                if track.state == FLOWS:
+        running = self.running
+        if running:
+            situation = self.situation()
+            # By memory, or worked out.
+            solution = self._solved.get(situation) or self.machine.solve(situation)
+            for track, rates in zip(running, solution, strict=True):
+                if track.live:
                     track.set_rates(rates, now_ns)
-        if self._grids:
+        if self.slots.restless:
             self.slots.arm(now_ns)
 
     def usage(self) -> dict[str, float]:
@@ -198,14 +202,18 @@ class Engine:
                 return False
         track.op, track.cost = op, track.costs[op]
         track.waited_ns = now_ns - track.free_ns
-        track.state = ISSUE
-        return True
+        if track.issued is not None:
+            track.state = ISSUE
+            return True
+        track.due_ns = now_ns + track.cost.launches_in_ns(track.waited_ns)
+        track.state = LAUNCH
+        return track.due_ns == now_ns
 
     def _issue(self, track: Track, now_ns: int) -> bool:
-        if track.issued is not None:
-            track.due_ns = track.issued[track.op]
-            if track.due_ns > now_ns:
-                return False
+        assert track.issued is not None
+        track.due_ns = track.issued[track.op]
+        if track.due_ns > now_ns:
+            return False
         track.due_ns = now_ns + track.cost.launches_in_ns(track.waited_ns)
         track.state = LAUNCH
         return True

@@ -182,7 +182,7 @@ class Machine:
         """Slowdowns and rates of what runs now, by memory."""
         solution = self.solved.get(situation)
         if solution is None:
-            solution = self.solved[situation] = self._solve(situation)
+            solution = self.solved[situation] = self._solve(situation) if situation else ()
         return solution
 
     def _solve(self, situation: Situation) -> Solution:

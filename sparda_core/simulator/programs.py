@@ -58,7 +58,7 @@ def _flow_ends(machine: Machine, beside: Situation, cost: Cost, part: int) -> tu
     """When flows that start at 0 end beside others that must keep their rates; None where they would not."""
     running = [number for number in beside if number >= 0]
     rest = beside[len(running):]  # fmt: skip
-    before = machine.solve(beside) if beside else ()
+    before = machine.solve(beside)
     now_ns, mask = 0, cost.mask
     own = [Flow(size, bit) for bit, size in enumerate(cost.sizes)]
     live = [flow for flow in own if flow.size]
