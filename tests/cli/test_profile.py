@@ -57,5 +57,12 @@ def test_lint_tells_every_finding_on_a_line_of_its_own(tmp_path: Path, capsys: C
     assert told == {"one": 2, "three": 0}
 
 
+def test_show_says_what_a_profile_was_calibrated_for(capsys: Captured) -> None:
+    assert main(["profile", "show", "h200"]) == 0
+    assert "Calibrated for copy_ctas 1 to 32, in_flight_bytes 16384 to 131072, tokens" in capsys.readouterr().out
+    assert main(["profile", "show", "h200", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["domain"]["tokens"] == [1, 256]
+
+
 def test_an_unknown_profile_is_no_finding(refusal: Refusal) -> None:
     assert "did you mean 'gh200'?" in refusal("profile", "lint", "gh20")
