@@ -43,7 +43,7 @@ class Slots:
     def wait(self, track: Track) -> None:
         """A copy kernel wants SMs from now on (ties: plan order)."""
         self.waiting.append(track)
-        self.restless = True
+        self.restless = self._engine.stale = True
 
     def place(self) -> bool:
         """Place waiting thread blocks on free SMs; True where one was placed."""
@@ -95,6 +95,14 @@ class Slots:
         else:
             pool.give()
             track.lag = 1.0
+
+    def watches(self, track: Track) -> bool:
+        """Whether SMs may change hands between two kernels of the operation under way."""
+        if not self.restless or track.cost.kernels == 1 or track.cost.grid is None:
+            return False
+        pool = self._pools[track.replica]
+        assert pool is not None
+        return bool(self.waiting) or self._machine.wave_factor(track.cost, pool.seat(track.cost.grid)) != track.lag
 
     def arm(self, now_ns: int) -> None:
         """Find the next boundary at which SMs change hands."""
