@@ -25,9 +25,10 @@ from sparda_core.simulator.host import Host
 from sparda_core.simulator.layout import Layout
 from sparda_core.simulator.link import Wake
 from sparda_core.simulator.machine import FLOW_BITS, Bill, Machine, Situation
+from sparda_core.simulator.programs import spell_out
 from sparda_core.simulator.slots import Slots
 from sparda_core.simulator.track import (
-    AT_WORK, DONE, FLOWS, FREE, ISSUE, LATENCY, LAUNCH, QUEUE, SEAT, Ledger, Track,
+    AT_WORK, DONE, FLOWS, FREE, ISSUE, LATENCY, LAUNCH, PROGRAM, QUEUE, SEAT, Ledger, Track,
 )  # fmt: skip
 
 Observer = Callable[[int, dict[str, float]], None]
@@ -58,7 +59,7 @@ class Engine:
         self.stale = False
         # Replicas whose compute lane is at work, as bits; None where no copy kernel's rate depends on it.
         self._ended = False
-        self._grids = any(pool is not None for pool in machine.pools)
+        self._solved = machine.solved
         self._at_work = 0 if bill.caps else None
         self._queues: dict[tuple[int, str], Track | None] = {}
         self._queued: list[tuple[int, int, Track]] = []
@@ -93,11 +94,8 @@ class Engine:
 
     def _instant(self, now_ns: int) -> None:
         for track in self.tracks:
-            if track.due_ns <= now_ns and track.state == FLOWS:
-                track.end_flows(now_ns)
-                self.stale = True
-                if not track.live:
-                    self.end(track, now_ns)
+            if track.due_ns <= now_ns and track.state >= FLOWS:
+                self.pass_flows(track, now_ns)
         slots = self.slots
         if slots.due_ns <= now_ns:
             slots.pass_boundaries(now_ns)
@@ -115,6 +113,16 @@ class Engine:
             if track.due_ns < due_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
                 due_ns = track.due_ns
         self._wake.at(due_ns)
+
+    def pass_flows(self, track: Track, now_ns: int) -> None:
+        """End the flows of a lane that are due, and its operation with the last of them."""
+        if track.state == PROGRAM:
+            self.end(track, now_ns)
+            return
+        track.end_flows(now_ns)
+        self.stale = True
+        if not track.live:
+            self.end(track, now_ns)
 
     def settle(self, now_ns: int) -> None:
         """Take every lane as far as it gets at this instant."""
@@ -136,8 +144,8 @@ class Engine:
                     self._ended = True
 
     def situation(self) -> Situation:
-        """What runs now, as Machine.solve wants it."""
-        running = [track.part << FLOW_BITS | track.mask for track in self.running]
+        """What runs now, as Machine.solve wants it; an operation that runs by a program aside."""
+        running = [track.part << FLOW_BITS | track.mask for track in self.running if track.state != PROGRAM]
         if self._at_work is not None and running:
             running.append(-1 - self._at_work)
         return tuple(running)
@@ -155,12 +163,27 @@ class Engine:
         if not self.stale:
             return
         self.stale = False
-        if self.running:
-            for track, rates in zip(self.running, self.machine.solve(self.situation()), strict=True):
-                if track.state == FLOWS:
+        situation = self.situation()
+        if self._ahead:
+            own = self.main[0]
+            if own.state == PROGRAM and (
+                self.machine.program(situation, own.part) is not own.program or self.slots.watches(own)
+            ):
+                assert own.program is not None
+                spell_out(own, own.program, now_ns)
+                situation = self.situation()
+        if situation:
+            # By memory, or worked out.
+            solution = self._solved.get(situation) or self.machine.solve(situation)
+            running = self.running if len(solution) == len(self.running) else self._spelled_out()
+            for track, rates in zip(running, solution, strict=True):
+                if track.live:
                     track.set_rates(rates, now_ns)
-        if self._grids:
+        if self.slots.restless:
             self.slots.arm(now_ns)
+
+    def _spelled_out(self) -> list[Track]:
+        return [track for track in self.running if track.state != PROGRAM]
 
     def usage(self) -> dict[str, float]:
         """Units per second now taken from each resource."""
@@ -198,14 +221,18 @@ class Engine:
                 return False
         track.op, track.cost = op, track.costs[op]
         track.waited_ns = now_ns - track.free_ns
-        track.state = ISSUE
-        return True
+        if track.issued is not None:
+            track.state = ISSUE
+            return True
+        track.due_ns = now_ns + track.cost.launches_in_ns(track.waited_ns)
+        track.state = LAUNCH
+        return track.due_ns == now_ns
 
     def _issue(self, track: Track, now_ns: int) -> bool:
-        if track.issued is not None:
-            track.due_ns = track.issued[track.op]
-            if track.due_ns > now_ns:
-                return False
+        assert track.issued is not None
+        track.due_ns = track.issued[track.op]
+        if track.due_ns > now_ns:
+            return False
         track.due_ns = now_ns + track.cost.launches_in_ns(track.waited_ns)
         track.state = LAUNCH
         return True
@@ -245,6 +272,8 @@ class Engine:
         if track.cost.grid is not None and not self.slots.seated(track):
             return False
         self.begin(track, now_ns)
+        if self._ahead and track.compute and track.cost.sizes and not track.cost.places:
+            self.plan(track)
         return True
 
     def begin(self, track: Track, now_ns: int) -> None:
@@ -259,6 +288,15 @@ class Engine:
             self.stale = True
         track.due_ns = now_ns + track.cost.latency_ns
         track.state = LATENCY
+
+    def plan(self, track: Track) -> bool:
+        """Let an operation of the compute lane that has begun run by its program, if it has one."""
+        self.running.pop()
+        program = self.machine.program(self.situation(), track.part)
+        self.running.append(track)
+        if program is not None:
+            track.program, track.state, track.due_ns = program, PROGRAM, track.start_ns + program.span_ns
+        return program is not None
 
     def _latency(self, track: Track, now_ns: int) -> bool:
         if track.due_ns > now_ns:
@@ -277,13 +315,19 @@ class Engine:
 
     def end(self, track: Track, now_ns: int) -> None:
         """End the operation at a lane's head, all of whose flows have ended."""
-        start_ns, op, ledger = track.flow_ns, track.op, track.ledger
+        op, ledger = track.op, track.ledger
         ledger.starts[op] = track.start_ns
-        # Every flow of an operation that ends has ended.
-        ledger.flow_ends[op] = tuple([(flow.end_ns or 0) - start_ns for flow in track.flows])
+        if track.state == PROGRAM:
+            assert track.program is not None
+            ledger.flow_ends[op] = track.program.flow_ends
+        else:
+            # Every flow of an operation that ends has ended.
+            start_ns = track.flow_ns
+            ledger.flow_ends[op] = tuple([(flow.end_ns or 0) - start_ns for flow in track.flows])
         if track.cost.sizes:
             self.running.remove(track)
-            self.stale = True
+            # By a program, it changed nobody's rates.
+            self.stale = self.stale or track.state != PROGRAM
         if track.cost.grid is not None:
             self.slots.leave(track)
         if track.cost.queue:
@@ -306,5 +350,5 @@ _ASKS = frozenset({FREE, ISSUE, SEAT})
 # By state.
 _STEPS = (
     Engine._free, Engine._issue, Engine._launch, Engine._stay, Engine._seat, Engine._latency, Engine._flows,  # noqa: SLF001
-    Engine._stay,  # noqa: SLF001
+    Engine._stay, Engine._stay,  # noqa: SLF001
 )  # fmt: skip
