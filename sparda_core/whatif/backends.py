@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -130,7 +131,12 @@ def _threads(jobs: int, _address: str | None) -> contextlib.AbstractContextManag
 
 
 def _processes(jobs: int, _address: str | None) -> contextlib.AbstractContextManager[Pool]:
-    return _joblib("loky", jobs)
+    return _joblib("loky", jobs, initializer=_leave_ctrl_c_to_the_parent)
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    """A terminal interrupts its whole group; workers would each print a traceback, and the parent ends them anyway."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 #: Name -> how to open it.
