@@ -3,29 +3,32 @@
 SimPy's event loop calls at every instant at which something is due: a flow's last unit, the end of a
 launch gap or of a latency, a boundary between two kernels for which somebody waits. In an instant
 
-1. flows that are due end, and so do operations whose last flow it was: SMs and queues are free again;
+1. flows that are due end;
 2. lanes other than compute lanes get as far as they can; queues serve whoever was ready first (ties: plan
    order); copy kernels' thread blocks that wait are placed;
-3. compute lanes get as far as they can: a compute kernel takes its SMs after the copies;
-4. if anything ended on the way, again from 2; then rates are solved, once, and the next call is armed.
+3. compute lanes get as far as they can, one operation at a time: a compute kernel takes its SMs after the
+   copies that waited for them;
+4. if anything moved, again from 2; then slowdowns and rates are solved, once, and the next call is armed.
 
 So simultaneous events have an order of their own, whatever order they were armed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import simpy
 
 from sparda_core.simulator.ahead import run_ahead
-from sparda_core.simulator.fluid import NEVER, Flow, Fluid
-from sparda_core.simulator.host import Host, needs_host
+from sparda_core.simulator.fluid import NEVER, Fluid
+from sparda_core.simulator.host import Host
 from sparda_core.simulator.layout import Layout
 from sparda_core.simulator.link import Wake
-from sparda_core.simulator.machine import Cost, Machine
+from sparda_core.simulator.machine import Bill, Machine
 from sparda_core.simulator.slots import Slots
-from sparda_core.simulator.track import AT_WORK, Ledger, State, Track
+from sparda_core.simulator.track import (
+    AT_WORK, DONE, FREE, FRESH, ISSUE, LATENCY, LAUNCH, QUEUE, RATES, SEAT, SLOWDOWNS, Ledger, Track,
+)  # fmt: skip
 
 Observer = Callable[[int, dict[str, float]], None]
 
@@ -33,43 +36,41 @@ Observer = Callable[[int, dict[str, float]], None]
 class Engine:
     """One step of a plan on a machine, from time 0.
 
-    costs     of each replica, each operation
     observer  called at every instant with (now in ns, units per second taken from each resource); where
               SMs are modelled, `sms_compute` and `sms_copy` are how many are held
-    coalesce  run the compute lane over operations that nothing else can touch without calling SimPy's
-              loop for each; changes nothing but speed
+    coalesce  run the compute lane over operations that nothing else can touch without asking SimPy's loop
+              for each; changes nothing but speed
     """
 
     def __init__(
-        self, layout: Layout, costs: Sequence[Sequence[Cost]], machine: Machine, observer: Observer | None = None, *,
-        coalesce: bool = True,
-    ) -> None:  # fmt: skip
+        self, layout: Layout, bill: Bill, machine: Machine, observer: Observer | None = None, *, coalesce: bool = True
+    ) -> None:
         self.machine, self.layout, self._observer = machine, layout, observer
         self.fluid = Fluid(machine.rates)
-        self.ledgers = [Ledger(len(own)) for own in costs]
         self.side: list[Track] = []
         self.main: list[Track] = []
         self._hosts: list[Host] = []
-        for replica, (own, ledger) in enumerate(zip(costs, self.ledgers, strict=True)):
-            self._add_replica(replica, own, ledger)
+        self.ledgers = [self._add_replica(replica, bill) for replica in range(machine.replicas)]
         self.tracks = [*self.side, *self.main]
         self._open = len(self.tracks)
-        # What runs now, in the order it started; what slows it is worked out again when it is stale.
+        # What runs now, in the order it started.
         self.running: list[Track] = []
-        self.stale = False
-        self._at_work = [False] * len(costs)
-        self._caps = any(cost.caps for own in costs for cost in own)
+        self.stale = FRESH
+        # Whether each replica's compute lane is at work; kept only where a copy kernel's rate depends on it.
+        self._at_work = [False] * machine.replicas if bill.caps else None
         self._queues: dict[tuple[int, str], Track | None] = {}
         self._queued: list[tuple[int, int, Track]] = []
         self.slots = Slots(machine, self)
         self._env = simpy.Environment()
         self._wake = Wake(self._env, self._instant)
         self._over = self._env.event()
-        self._ahead = coalesce and observer is None and len(self.main) == len(costs) == 1 and not self._host_waits
+        waits = any(host.waits for host in self._hosts)
+        self._ahead = coalesce and observer is None and machine.replicas == len(self.main) == 1 and not waits
 
-    def _add_replica(self, replica: int, costs: Sequence[Cost], ledger: Ledger) -> None:
-        layout = self.layout
-        host = Host(costs, layout.after, ledger.ends) if needs_host(costs) else None
+    def _add_replica(self, replica: int, bill: Bill) -> Ledger:
+        layout, costs = self.layout, bill.costs[replica]
+        ledger = Ledger(len(costs))
+        host = Host(costs, layout.after, ledger.ends) if bill.host else None
         if host is not None:
             self._hosts.append(host)
         for number, ops in enumerate(layout.lanes):
@@ -77,10 +78,7 @@ class Engine:
             track = Track(ops, costs, ledger, replica, compute=compute)
             track.issued = None if host is None else host.issued_ns
             (self.main if compute else self.side).append(track)
-
-    @property
-    def _host_waits(self) -> bool:
-        return any(host.waits for host in self._hosts)
+        return ledger
 
     def run(self) -> int:
         """Run to the end; when the last lane ended (ns). The ledgers say the rest."""
@@ -89,32 +87,34 @@ class Engine:
         self._env.run(until=self._over)
         return max(max(ledger.ends) for ledger in self.ledgers)
 
-    # -- one instant ---------------------------------------------------------------------------------
+    # One instant.
 
     def _instant(self, now_ns: int) -> None:
         if self.fluid.due_ns <= now_ns:
             self.finish_flows(now_ns)
-        if self.slots.due_ns <= now_ns:
-            self.slots.pass_boundaries(now_ns)
+        slots = self.slots
+        if slots.due_ns <= now_ns:
+            slots.pass_boundaries(now_ns)
         self.settle(now_ns)
         self.solve(now_ns)
         if self._ahead and self._open:
             run_ahead(self)
         if self._observer is not None:
-            self._observer(now_ns, {**self.fluid.usage(), **self.slots.usage()})
+            self._observer(now_ns, {**self.fluid.usage(), **slots.usage()})
         if not self._open:
             self._over.succeed()
             return
-        due_ns = min(self.fluid.due_ns, self.slots.due_ns)
+        due_ns = min(self.fluid.due_ns, slots.due_ns)
         for track in self.tracks:
-            due_ns = min(due_ns, track.due_ns)
+            if track.due_ns < due_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
+                due_ns = track.due_ns
         self._wake.at(due_ns)
 
     def finish_flows(self, now_ns: int) -> None:
         """End the flows that are due."""
         for flow in self.fluid.finish(now_ns):
             flow.owner.left -= 1
-            self.stale = True
+            self.stale = self.stale or RATES
 
     def settle(self, now_ns: int) -> None:
         """Take every lane as far as it gets at this instant."""
@@ -133,37 +133,37 @@ class Engine:
                 again |= host.waits and host.go_on()
 
     def solve(self, now_ns: int) -> None:
-        """Bring slowdowns, rates and boundaries up to date, if anything changed that they depend on."""
-        if (self._caps and self._work_changed()) or self.stale:
-            self.stale = False
-            self._contend()
+        """Bring slowdowns, rates and boundaries up to date, where anything changed that they depend on."""
+        if self._at_work is not None:
+            for track in self.main:
+                work = track.state in AT_WORK
+                if work != self._at_work[track.replica]:
+                    self._at_work[track.replica] = work
+                    self.stale = SLOWDOWNS
+        if self.stale:
+            if self.stale == SLOWDOWNS and self.running:
+                self._contend()
+            self.stale = FRESH
             self.fluid.solve(now_ns)
             self.slots.arm(now_ns)
 
-    def _work_changed(self) -> bool:
-        changed = False
-        for track in self.main:
-            work = track.state in AT_WORK
-            if work != self._at_work[track.replica]:
-                self._at_work[track.replica] = work
-                changed = True
-        return changed
-
     def _contend(self) -> None:
         """Set how much each running operation is slowed by the others."""
-        running = self.running
-        for track in running:
-            if not track.flows:
-                continue
-            others = tuple([other.cost for other in running if other is not track])
-            factor = self.machine.slowdown(track.cost, others) * track.lag
-            kinds = self.machine.kinds(
-                track.cost, factor, len(track.placed), beside_compute=self._at_work[track.replica]
-            )
-            for flow, kind in zip(track.flows, kinds, strict=False):
-                flow.kind = kind
+        work = self._at_work
+        seen = tuple(
+            [(track.cost.number, len(track.placed), track.lag, work and work[track.replica]) for track in self.running]
+        )
+        slowed = self.machine.slowed.get(seen)
+        if slowed is None:
+            parts = [
+                (track.cost, len(track.placed), track.lag, bool(work and work[track.replica]))
+                for track in self.running
+            ]  # fmt: skip
+            slowed = self.machine.slowed[seen] = self.machine.slow(parts)
+        for track, kinds in zip(self.running, slowed, strict=True):
+            track.set_kinds(kinds)
 
-    # -- one lane ------------------------------------------------------------------------------------
+    # One lane.
 
     def progress(self, track: Track, now_ns: int) -> bool:
         """Take a lane as far as it gets at this instant; True where it got anywhere.
@@ -173,24 +173,24 @@ class Engine:
         moved = False
         while _STEPS[track.state](self, track, now_ns):
             moved = True
-            if track.compute and track.state == State.FREE:
+            if track.state == FREE and track.compute:
                 break
         return moved
 
     def _free(self, track: Track, now_ns: int) -> bool:
         track.due_ns = NEVER
         if track.head == len(track.ops):
-            track.state = State.DONE
+            track.state = DONE
             self._open -= 1
             return False
-        track.op = op = track.ops[track.head]
+        op = track.ops[track.head]
         ends = track.ledger.ends
         for wait in self.layout.waits[op]:
             if ends[wait] < 0:
                 return False
-        track.cost = track.costs[op]
+        track.op, track.cost = op, track.costs[op]
         track.waited_ns = now_ns - track.free_ns
-        track.state = State.ISSUE
+        track.state = ISSUE
         return True
 
     def _issue(self, track: Track, now_ns: int) -> bool:
@@ -199,7 +199,7 @@ class Engine:
             if track.due_ns > now_ns:
                 return False
         track.due_ns = now_ns + track.cost.launches_in_ns(track.waited_ns)
-        track.state = State.LAUNCH
+        track.state = LAUNCH
         return True
 
     def _launch(self, track: Track, now_ns: int) -> bool:
@@ -210,7 +210,7 @@ class Engine:
             self._close(track, now_ns)
         elif track.cost.queue:
             self._queued.append((now_ns, track.op, track))
-            track.state = State.QUEUE
+            track.state = QUEUE
         else:
             self._want_seat(track, now_ns)
         return True
@@ -229,74 +229,70 @@ class Engine:
         return served
 
     def _want_seat(self, track: Track, now_ns: int) -> None:
-        track.state, track.wanted_ns = State.SEAT, now_ns
+        track.state, track.wanted_ns = SEAT, now_ns
         if track.cost.places:
             self.slots.wait(track)
-
-    def _queue(self, track: Track, now_ns: int) -> bool:
-        return False
 
     def _seat(self, track: Track, now_ns: int) -> bool:
         if track.cost.grid is not None and not self.slots.seated(track):
             return False
+        self.begin(track, now_ns)
+        return True
+
+    def begin(self, track: Track, now_ns: int) -> None:
+        """Begin the operation at a lane's head, which has its SMs."""
         track.start_ns = now_ns
         if track.cost.sizes:
             # Held from the start: a copy kernel takes its SMs before its first byte moves.
             self.running.append(track)
-            self.stale = True
+            self.stale = SLOWDOWNS
         track.due_ns = now_ns + track.cost.latency_ns
-        track.state = State.LATENCY
-        return True
+        track.state = LATENCY
 
     def _latency(self, track: Track, now_ns: int) -> bool:
         if track.due_ns > now_ns:
             return False
-        track.due_ns = NEVER
-        track.flow_ns = now_ns
-        track.state = State.FLOWS
-        track.kernel = 0
-        if track.cost.sizes:
-            track.flows = [Flow(size, -1, track) for size in track.cost.sizes]
-            for flow in track.flows:
-                if flow.size:
-                    self.fluid.flows.append(flow)
-                    track.left += 1
-                else:
-                    flow.end_ns = now_ns
-            self.stale = True
+        self.open_flows(track, now_ns)
         return True
+
+    def open_flows(self, track: Track, now_ns: int) -> None:
+        """Begin the flows of the operation at a lane's head."""
+        moving = track.open_flows(now_ns)
+        if moving:
+            self.fluid.flows += moving
+            self.stale = self.stale or RATES
 
     def _flows(self, track: Track, now_ns: int) -> bool:
         if track.retakes:
             self.slots.retake(track)
         if track.left:
             return False
-        start_ns = track.flow_ns
-        op, ledger = track.op, track.ledger
+        start_ns, op, ledger = track.flow_ns, track.op, track.ledger
         ledger.starts[op] = track.start_ns
         # Every flow of an operation that ends has ended.
         ledger.flow_ends[op] = tuple([(flow.end_ns or 0) - start_ns for flow in track.flows])
         if track.cost.sizes:
             self.running.remove(track)
-            self.stale = True
+            self.stale = SLOWDOWNS
         if track.cost.grid is not None:
             self.slots.leave(track)
         if track.cost.queue:
             self._queues[track.replica, track.cost.queue] = None
-        track.flows = []
+        track.flows, track.kinds = [], ()
         self._close(track, now_ns)
         return True
 
     def _close(self, track: Track, now_ns: int) -> None:
         track.ledger.ends[track.op] = track.free_ns = now_ns
         track.head += 1
-        track.state = State.FREE
+        track.state = FREE
 
-    def _done(self, track: Track, now_ns: int) -> bool:
+    def _stay(self, track: Track, now_ns: int) -> bool:
         return False
 
 
+# By state.
 _STEPS = (
-    Engine._free, Engine._issue, Engine._launch, Engine._queue, Engine._seat, Engine._latency, Engine._flows,  # noqa: SLF001
-    Engine._done,  # noqa: SLF001
+    Engine._free, Engine._issue, Engine._launch, Engine._stay, Engine._seat, Engine._latency, Engine._flows,  # noqa: SLF001
+    Engine._stay,  # noqa: SLF001
 )  # fmt: skip

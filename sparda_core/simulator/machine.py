@@ -5,7 +5,7 @@ Everything here depends on the profile and on prices alone, never on a step: one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,7 +17,7 @@ from sparda_core.simulator.profile import Price, Profile
 from sparda_core.simulator.sms import Seat, SmPool
 
 if TYPE_CHECKING:
-    from sparda_core.simulator.ahead import Programs
+    from sparda_core.simulator.programs import Programs
 
 #: What slows a running operation: the other prices beside it, the waves it lacks, its placed thread blocks.
 Kinds = tuple[int, ...]
@@ -60,6 +60,19 @@ class Cost:
         return max(self.wake_ns, self.launch_ns - waited_ns)
 
 
+@attrs.frozen(kw_only=True)
+class Bill:
+    """Costs of a plan's operations, of each replica.
+
+    caps  whether a copy kernel's rate depends on whether compute is at work
+    host  whether issuing takes time, or the host must wait
+    """
+
+    costs: Sequence[Sequence[Cost]]
+    caps: bool
+    host: bool
+
+
 class Machine:
     """A profile's shared resources and SMs, `replicas` times, and the memory of what was worked out on them.
 
@@ -84,7 +97,9 @@ class Machine:
         self._numbers: dict[tuple[object, ...], Cost] = {}
         self._costs: dict[tuple[int, int], Cost] = {}
         self._slowdowns: dict[tuple[int, ...], float] = {}
-        self._slowed: dict[tuple[int, float], Kinds] = {}
+        #: By what runs now (see Engine): the kinds of everyone's flows.
+        self.slowed: dict[tuple[object, ...], tuple[Kinds, ...]] = {}
+        self._capped: dict[tuple[int, float], Kinds] = {}
         self._placed: dict[tuple[int, int, bool, float], Kinds] = {}
 
     def named(self, name: str, replica: int) -> str:
@@ -128,6 +143,24 @@ class Machine:
         if cost.places and cost.caps and len(cost.caps) < grid.ctas:
             raise ProfileError(f"copy_caps has {len(cost.caps)} entries for a copy kernel of {grid.ctas} thread blocks")
 
+    def bill(self, prices: Sequence[Price]) -> Bill:
+        """The prices of a plan's operations, made ready for every replica."""
+        costs = [[self.cost(price, replica) for price in prices] for replica in range(self.replicas)]
+        distinct = {cost.number: cost for own in costs for cost in own}.values()
+        return Bill(
+            costs=costs, caps=any(cost.caps for cost in distinct),
+            host=any(c.price.issue_s or c.price.then_s or c.price.host_waits for c in distinct),
+        )  # fmt: skip
+
+    def slow(self, running: Sequence[tuple[Cost, int, float, bool]]) -> tuple[Kinds, ...]:
+        """Kinds of everyone's flows, of all that run now: (cost, placed blocks, lag, compute lane at work)."""
+        kinds = []
+        for at, (cost, placed, lag, beside_compute) in enumerate(running):
+            others = tuple(other[0] for number, other in enumerate(running) if number != at)
+            factor = self.slowdown(cost, others) * lag
+            kinds.append(self.kinds(cost, factor, placed, beside_compute=beside_compute))
+        return tuple(kinds)
+
     def slowdown(self, mine: Cost, others: tuple[Cost, ...]) -> float:
         """What the profile says of `mine` beside `others`, in the order they started; 1 beside nothing."""
         if not others:
@@ -146,10 +179,10 @@ class Machine:
     def kinds(self, cost: Cost, factor: float, placed: int, *, beside_compute: bool) -> Kinds:
         """Kinds of its flows, slowed by `factor`, with `placed` thread blocks of a copy kernel on SMs."""
         if not cost.caps:
-            kinds = self._slowed.get((cost.number, factor))
+            kinds = self._capped.get((cost.number, factor))
             if kinds is None:
                 kinds = tuple(self.rates.kind(Demand(d.uses, d.cap / factor)) for d in cost.demands)
-                self._slowed[cost.number, factor] = kinds
+                self._capped[cost.number, factor] = kinds
             return kinds
         at = (cost.number, placed, beside_compute, factor)
         kinds = self._placed.get(at)

@@ -31,7 +31,7 @@ class Charge:
     cap: float
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Grid:
     """Thread blocks that want SMs.
 

@@ -19,7 +19,7 @@ from sparda_core.plan import Op, StepPlan
 from sparda_core.simulator.engine import Engine, Observer
 from sparda_core.simulator.fluid import ceil_ns
 from sparda_core.simulator.layout import layout_of
-from sparda_core.simulator.machine import Cost, Machine
+from sparda_core.simulator.machine import Bill, Cost, Machine
 from sparda_core.simulator.profile import Price, Profile
 from sparda_core.simulator.track import Ledger
 from sparda_core.spans import Span, Timeline
@@ -145,8 +145,8 @@ def run_step(
 class Simulator:
     """One plan on one machine, step after step; what steps have in common is worked out once.
 
-    `prices` and `run` are the two halves of `step`: with the prices of many steps at hand, `run` is what
-    the simulation alone costs.
+    `step` is `prices`, then `ready`, then `run`: with the bills of many steps at hand, `run` is what the
+    simulation alone costs.
     replicas, split  as in Machine
     """
 
@@ -161,7 +161,7 @@ class Simulator:
 
     def step(self, facts: StepFacts, observer: Observer | None = None, *, coalesce: bool = True) -> Step:
         """Simulate one step."""
-        return self.run(self.prices(facts), observer, coalesce=coalesce)
+        return self.run(self.ready(self.prices(facts)), observer, coalesce=coalesce)
 
     def prices(self, facts: StepFacts) -> list[Price]:
         """Price of each operation under these facts, in plan order; one of equal works of a kind for all of them.
@@ -180,13 +180,16 @@ class Simulator:
             prices.append(price)
         return prices
 
-    def run(self, prices: Sequence[Price], observer: Observer | None = None, *, coalesce: bool = True) -> Step:
-        """Simulate one step from the prices of its operations, in plan order."""
-        machine = self._machine
-        costs = [[machine.cost(price, replica) for price in prices] for replica in range(machine.replicas)]
-        engine = Engine(self._layout, costs, machine, observer, coalesce=coalesce)
+    def ready(self, prices: Sequence[Price]) -> Bill:
+        """Prices of the plan's operations, in plan order, as `run` takes them."""
+        assert len(prices) == len(self._plan.ops), f"{len(prices)} prices for {len(self._plan.ops)} operations"
+        return self._machine.bill(prices)
+
+    def run(self, bill: Bill, observer: Observer | None = None, *, coalesce: bool = True) -> Step:
+        """Simulate one step whose operations cost this; the bill is one of this simulator's own."""
+        engine = Engine(self._layout, bill, self._machine, observer, coalesce=coalesce)
         long_ns = engine.run()
-        return Step(long_ns=long_ns, plan=self._plan, costs=costs[0], ledger=engine.ledgers[0])
+        return Step(long_ns=long_ns, plan=self._plan, costs=bill.costs[0], ledger=engine.ledgers[0])
 
 
 def check_replicas(replicas: int) -> None:

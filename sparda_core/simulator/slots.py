@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sparda_core.simulator.fluid import NEVER
 from sparda_core.simulator.machine import Machine
-from sparda_core.simulator.track import State, Track
+from sparda_core.simulator.track import FLOWS, SLOWDOWNS, Track
 
 if TYPE_CHECKING:
     from sparda_core.simulator.engine import Engine
@@ -55,7 +55,8 @@ class Slots:
             got = pool.place(grid.ctas - len(track.placed), grid.cluster, spare)
             if got:
                 track.placed += got
-                self._engine.stale = placed = True
+                self._engine.stale = SLOWDOWNS
+                placed = True
                 if len(track.placed) == grid.ctas:
                     self.waiting.remove(track)
         return placed
@@ -85,7 +86,7 @@ class Slots:
                 # Blocks that never found an SM find nothing left to copy.
                 self.waiting.remove(track)
             pool.release(track.placed)
-            track.placed = []
+            track.placed = ()
         else:
             pool.give()
             track.lag = 1.0
@@ -94,7 +95,7 @@ class Slots:
         """Find the next boundary at which SMs change hands."""
         self.due_ns = NEVER
         for track in self._engine.main:
-            if track.state != State.FLOWS or track.cost.kernels == 1 or track.cost.grid is None:
+            if track.state != FLOWS or track.cost.kernels == 1 or track.cost.grid is None:
                 continue
             pool = self._pools[track.replica]
             assert pool is not None
@@ -111,8 +112,8 @@ class Slots:
         for track in self._engine.main:
             if self._due.get(track.replica, NEVER) <= now_ns:
                 self._due[track.replica] = NEVER
-                self._engine.stale = True
-                if track.state == State.FLOWS and track.left:
+                self._engine.stale = SLOWDOWNS
+                if track.state == FLOWS and track.left:
                     pool = self._pools[track.replica]
                     assert pool is not None
                     track.kernel += 1

@@ -12,6 +12,8 @@ speed beside two lone copy blocks (64 TPCs stay whole) and take a second wave be
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
+from typing import Any
 
 import attrs
 
@@ -20,14 +22,33 @@ from sparda_core.simulator.profile import Grid
 
 #: SMs of a TPC.
 PAIR = 2
+#: The TPC of each placed thread block of a copy kernel.
+Tpcs = tuple[int, ...]
 
 
 @attrs.frozen
 class Seat:
-    """What a compute kernel gets: `waves` (0: no SM at all), and the SMs it holds."""
+    """What a compute kernel gets: `waves` (0: no SM at all), and how many SMs it holds."""
 
     waves: int
     sms: int
+
+
+@attrs.frozen(cache_hash=True)
+class _Held:
+    """Who holds what: free SMs of each TPC, compute kernels aside, and what the compute kernel holds of each.
+
+    moves  what was done from here before, and what came of it: the same few moves come again and again
+    """
+
+    free: tuple[int, ...]
+    taken: tuple[int, ...]
+    compute: bool
+    moves: dict[Hashable, tuple[_Held, Any]] = attrs.field(factory=dict, eq=False)
+
+    def left(self) -> list[int]:
+        """Free SMs of each TPC."""
+        return [free - held for free, held in zip(self.free, self.taken, strict=True)]
 
 
 class SmPool:
@@ -39,87 +60,115 @@ class SmPool:
     def __init__(self, sms: int) -> None:
         if sms < 1:
             raise ProfileError(f"sms={sms} must be >= 1")
-        # Free SMs of each TPC, compute kernels aside.
-        self._free = [PAIR] * (sms // PAIR) + [1] * (sms % PAIR)
-        self._compute: Grid | None = None
-        # SMs of each TPC that the compute kernel holds; None until somebody must know which.
-        self._taken: list[int] | None = None
-        self._seats: dict[tuple[Grid, int, int], Seat] = {}
-        self.whole, self.half = sms // PAIR, sms % PAIR
-        self.copy_sms = self.compute_sms = 0
+        tpcs = (PAIR,) * (sms // PAIR) + (1,) * (sms % PAIR)
+        self.sms = sms
+        self._known: dict[_Held, _Held] = {}
+        self._held = self._keep(tpcs, (0,) * len(tpcs), compute=False)
+
+    @property
+    def places(self) -> Hashable:
+        """Equal where a compute kernel that starts now would get the same SMs; ask with none running."""
+        return self._held
+
+    @property
+    def compute_sms(self) -> int:
+        """SMs that the compute kernel holds."""
+        return sum(self._held.taken)
+
+    @property
+    def copy_sms(self) -> int:
+        """SMs that copy kernels hold."""
+        return self.sms - sum(self._held.free)
 
     def seat(self, grid: Grid) -> Seat:
         """What a compute kernel would get if it started now, with no other compute kernel beside it."""
-        key = (grid, self.whole, self.half)
-        seat = self._seats.get(key)
-        if seat is None:
-            seat = self._seats[key] = _seat(grid, self.whole, self.half)
+        done = self._held.moves.get(grid)
+        if done is None:
+            free = self._held.free
+            done = self._held.moves[grid] = self._held, _seat(grid, free.count(PAIR), free.count(1))
+        seat: Seat = done[1]
         return seat
 
     def take(self, grid: Grid) -> Seat:
         """Start a compute kernel; `waves` is 0 and nothing is held where no SM is free."""
-        assert self._compute is None, "a compute kernel runs already"
-        seat = self.seat(grid)
-        if seat.waves:
-            self._compute, self.compute_sms = grid, seat.sms
+        assert not self._held.compute, "a compute kernel runs already"
+        seat: Seat = self._move(("take", grid), self._take, grid)
         return seat
 
     def give(self) -> None:
         """End the compute kernel, if one runs."""
-        self._compute, self._taken, self.compute_sms = None, None, 0
+        self._move("give", self._give)
 
-    def place(self, ctas: int, cluster: int, spare: Grid | None = None) -> list[int]:
+    def place(self, ctas: int, cluster: int, spare: Grid | None = None) -> Tpcs:
         """Place as many of `ctas` copy blocks as fit, cluster by cluster; the TPC of each placed block.
 
         spare  a compute kernel that must find an SM afterwards
         """
-        self._spell_out()
-        placed: list[int] = []
-        while len(placed) < ctas:
-            tpcs = self._find(cluster)
-            if tpcs is None:
-                break
-            self._shift(tpcs, -1)
-            if spare is not None and not self.seat(spare).waves:
-                self._shift(tpcs, 1)
-                break
-            placed += tpcs
-        return placed
+        tpcs: Tpcs = self._move((ctas, cluster, spare), self._place, ctas, cluster, spare)
+        return tpcs
 
-    def release(self, tpcs: list[int]) -> None:
+    def release(self, tpcs: Tpcs) -> None:
         """Give back what `place` returned."""
-        self._spell_out()
-        self._shift(tpcs, 1)
+        self._move(("release", tpcs), self._release, tpcs)
 
-    def _find(self, cluster: int) -> list[int] | None:
-        """TPCs for one cluster, the highest first; None where it does not fit."""
-        taken = self._taken or [0] * len(self._free)
-        left = [free - held for free, held in zip(self._free, taken, strict=True)]
-        # Compute kernels fill from the lowest TPC, copies from the highest.
-        whole = [tpc for tpc in reversed(range(len(left))) if left[tpc] == PAIR]
-        if cluster == 1:
-            half = [tpc for tpc in reversed(range(len(left))) if left[tpc] == 1]
-            return (whole or half)[:1] or None
-        need = math.ceil(cluster / PAIR)
-        return sorted(whole[:need] * PAIR)[:cluster] if len(whole) >= need else None
+    def _move(self, key: Hashable, how: Any, *args: Any) -> Any:
+        done = self._held.moves.get(key)
+        if done is None:
+            here = self._held
+            done = here.moves[key] = how(*args)
+        self._held = done[0]
+        return done[1]
 
-    def _shift(self, tpcs: list[int], by: int) -> None:
-        for tpc in tpcs:
-            self._free[tpc] += by
-        self.whole, self.half = self._free.count(PAIR), self._free.count(1)
-        self.copy_sms -= by * len(tpcs)
+    def _keep(self, free: tuple[int, ...], taken: tuple[int, ...], *, compute: bool) -> _Held:
+        held = _Held(free, taken, compute)
+        return self._known.setdefault(held, held)
 
-    def _spell_out(self) -> None:
-        """Which SMs the compute kernel holds: decided by what was free when it started, so before that changes."""
-        if self._compute is None or self._taken is not None:
-            return
-        self._taken, left = [0] * len(self._free), self.compute_sms
-        rounds = (PAIR,) if self._compute.cluster > 1 else (1, 1)
-        for sms in rounds:
-            for tpc, free in enumerate(self._free):
-                if left >= sms and free - self._taken[tpc] >= sms:
-                    self._taken[tpc] += sms
+    def _take(self, grid: Grid) -> tuple[_Held, Seat]:
+        here, seat = self._held, self.seat(grid)
+        taken, left = [0] * len(here.free), seat.sms
+        # From the lowest TPC: whole ones for a cluster, else one SM of each TPC, then the other.
+        for sms in (PAIR,) if grid.cluster > 1 else (1, 1):
+            for tpc, free in enumerate(here.free):
+                if left >= sms and free - taken[tpc] >= sms:
+                    taken[tpc] += sms
                     left -= sms
+        return self._keep(here.free, tuple(taken), compute=seat.waves > 0), seat
+
+    def _give(self) -> tuple[_Held, None]:
+        free = self._held.free
+        return self._keep(free, (0,) * len(free), compute=False), None
+
+    def _place(self, ctas: int, cluster: int, spare: Grid | None) -> tuple[_Held, Tpcs]:
+        here, placed = self._held, list[int]()
+        while len(placed) < ctas:
+            tpcs = _find(here.left(), cluster)
+            free = _shifted(here.free, tpcs, -1)
+            if not tpcs or (spare is not None and not _seat(spare, free.count(PAIR), free.count(1)).waves):
+                break
+            here = self._keep(free, here.taken, compute=here.compute)
+            placed += tpcs
+        return here, tuple(placed)
+
+    def _release(self, tpcs: Tpcs) -> tuple[_Held, None]:
+        here = self._held
+        return self._keep(_shifted(here.free, tpcs, 1), here.taken, compute=here.compute), None
+
+
+def _shifted(free: tuple[int, ...], tpcs: Tpcs, by: int) -> tuple[int, ...]:
+    new = list(free)
+    for tpc in tpcs:
+        new[tpc] += by
+    return tuple(new)
+
+
+def _find(left: list[int], cluster: int) -> Tpcs:
+    """TPCs for one cluster of copy blocks, from the highest; empty where it does not fit."""
+    whole = [tpc for tpc in reversed(range(len(left))) if left[tpc] == PAIR]
+    if cluster == 1:
+        half = [tpc for tpc in reversed(range(len(left))) if left[tpc] == 1]
+        return tuple((whole or half)[:1])
+    need = math.ceil(cluster / PAIR)
+    return tuple(sorted(whole[:need] * PAIR)[:cluster]) if len(whole) >= need else ()
 
 
 def _seat(grid: Grid, whole: int, half: int) -> Seat:

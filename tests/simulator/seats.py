@@ -92,7 +92,7 @@ def ran(
 ) -> dict[str, tuple[int, int]]:
     """(start, end) in ns of every operation that left a span."""
     simulator = Simulator(made, no_work, profile or Seats(), replicas=how.pop("replicas", 1))
-    return {span.name: (span.start_ns, span.end_ns) for span in simulator.run(prices, **how).spans()}
+    return {span.name: (span.start_ns, span.end_ns) for span in simulator.run(simulator.ready(prices), **how).spans()}
 
 
 def no_work(op: Op, facts: object) -> Work:

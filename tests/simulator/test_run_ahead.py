@@ -95,8 +95,9 @@ def told(step: Step) -> object:
 def test_running_ahead_gives_the_same_step(scene: tuple[StepPlan, list[Price], Beside]) -> None:
     made, costs, machine = scene
     simulator = Simulator(made, no_work, machine)
-    slowly = told(simulator.run(costs, coalesce=False))
-    assert told(simulator.run(costs)) == slowly
+    bill = simulator.ready(costs)
+    slowly = told(simulator.run(bill, coalesce=False))
+    assert told(simulator.run(bill)) == slowly
     # The second time it knows every program.
-    assert told(simulator.run(costs)) == slowly
-    assert told(simulator.run(costs, lambda *_: None)) == slowly
+    assert told(simulator.run(bill)) == slowly
+    assert told(simulator.run(bill, lambda *_: None)) == slowly

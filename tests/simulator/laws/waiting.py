@@ -1,0 +1,66 @@
+"""Laws of waiting: Little's law on finite runs, and the means of processor sharing against its closed forms."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import strategies as st
+
+from sparda_core.simulator import link
+from tests.simulator.laws.law import law
+from tests.simulator.laws.sharing import UNIT, Load, loads, play
+
+#: Nanoseconds of a flow of size 1 alone: far above the tick, so that rounding does not show in a mean.
+SERVICE = 1000.0
+
+
+@law(loads, mutants=["end-heard-late"])
+def mean_flows_in_flight_times_time_equals_the_sum_of_their_stays(load: Load) -> None:
+    """Little's law, exact on a run that starts and ends empty: both sides are integers."""
+    played = play(load, watched=True)
+    jobs = range(len(load.jobs))
+    area = sum(length * sum(played.rate(i, usage) > 0 for i in jobs) for length, usage in played.stretches())
+    assert area == sum(end - job.start_ns for job, end in zip(load.jobs, played.ends_ns, strict=True))
+
+
+def sojourns(seed: int, load: float, sizes: tuple[float, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(sizes, stays in services of size 1) of Poisson arrivals at a link that is busy `load` of the time."""
+    draw = np.random.default_rng(seed)
+    size = draw.choice(sizes, count)
+    gaps = draw.exponential(SERVICE * float(np.mean(sizes)) / load, count)
+    starts = np.round(np.cumsum(gaps)).astype(np.int64)
+    env = simpy.Environment()
+    shared = link.SharedResources(env, {"link": UNIT})
+    stays = np.zeros(count)
+
+    def run(i: int) -> simpy.events.ProcessGenerator:
+        yield env.timeout(int(starts[i]))
+        yield shared.start(size[i] * SERVICE, {"link": 1.0}).done
+        stays[i] = (env.now - starts[i]) / SERVICE
+
+    for i in range(count):
+        env.process(run(i))
+    env.run()
+    return size, stays
+
+
+@law(st.tuples(st.integers(0, 9), st.sampled_from([0.3, 0.6])), examples=2, mutants={"first-come-first-served": (1, 0.6)})
+def the_mean_stay_of_equal_sizes_is_that_of_processor_sharing_and_not_of_a_queue(case: tuple[int, float]) -> None:
+    """M/D/1: 1 / (1 - load) when shared, 1 + load / 2 (1 - load) in a queue. Equal sizes, for with exponential ones both agree."""
+    seed, load = case
+    mean = float(sojourns(seed, load, (1.0,), 8000)[1].mean())
+    shared, queue = 1 / (1 - load), 1 + load / 2 / (1 - load)
+    assert mean == pytest.approx(shared, rel=0.12)
+    assert abs(mean - queue) > abs(mean - shared)
+
+
+@law(st.tuples(st.integers(0, 9), st.just(0.5)), examples=2, mutants={"first-come-first-served": (0, 0.5)})
+def a_flow_four_times_as_long_stays_four_times_as_long_on_average(case: tuple[int, float]) -> None:
+    """M/G/1 shared: a flow of size x stays x / (1 - load) on average, whatever the other sizes."""
+    seed, load = case
+    size, stays = sojourns(seed, load, (1.0, 4.0), 8000)
+    for one in (1.0, 4.0):
+        assert float(stays[size == one].mean()) == pytest.approx(one / (1 - load), rel=0.12)
