@@ -76,7 +76,7 @@ def _has_generations(base: Scenario) -> bool:
 
 def lookahead_tables(study: Study, pool: Pool, report: Report | None) -> tuple[Sheet, ...]:
     """Gain, exposed share and memory by pool and point; the link and the batch between which lookahead pays."""
-    return (_by_pool(study), _matrix(study), _points(study), *_crossovers(study, pool, report))
+    return (_by_pool(study), _matrix(study), _slots_instead(study), _points(study), *_crossovers(study, pool, report))
 
 
 def _by_pool(study: Study) -> Sheet:
@@ -117,17 +117,37 @@ def _spread(values: Sequence[float | None]) -> str | None:
 
 def _matrix(study: Study) -> Sheet:
     """Gains as pools and links by batches."""
-    batches = study.grid.axis("batch").labels
-    table: dict[tuple[Any, ...], dict[Any, float | None]] = {}
-    for pair in _pairs(study, SAME):
-        rest = tuple(label for name, label in pair.given.items() if name != "batch")
-        table.setdefault(rest, {})[pair.given["batch"]] = _rounded(pair.speedup)
-    given = tuple(axis.name for axis in study.grid.axes if axis.name not in ("method", "batch"))
     return Sheet(
         title="The same by batch; - where it does not fit into memory",
-        columns=(*given, *(f"batch {batch}" for batch in batches)),
-        rows=tuple((*rest, *(row.get(batch) for batch in batches)) for rest, row in table.items()),
+        **_by_batch(study, [(pair.given, pair.speedup) for pair in _pairs(study, SAME)]),
     )
+
+
+def _slots_instead(study: Study) -> Sheet:
+    """What more slots do without lookahead, against lookahead on the paper's pool."""
+    paper, *more = POOLS
+    first = {"method": AHEAD, "pool": paper}
+    cells = []
+    for name in more:
+        found = pairs(study, Between(first=first, second={"method": SAME, "pool": name}))
+        cells += [({"pool": name, **pair.given}, pair.speedup) for pair in found]
+    return Sheet(
+        title=f"Slots instead of lookahead: {SAME} with these slots, times as fast as {AHEAD} with {paper}",
+        **_by_batch(study, cells), notes=("More than 1: memory alone does more than lookahead on the last selection.",),
+    )  # fmt: skip
+
+
+def _by_batch(study: Study, cells: Sequence[tuple[Mapping[str, Any], float | None]]) -> dict[str, Any]:
+    """Columns and rows of a sheet: what is given down, batches across."""
+    batches = study.grid.axis("batch").labels
+    given = [axis.name for axis in study.grid.axes if axis.name not in ("method", "batch")]
+    table: dict[tuple[Any, ...], dict[Any, float | None]] = {}
+    for labels, value in cells:
+        table.setdefault(tuple(labels[name] for name in given), {})[labels["batch"]] = _rounded(value)
+    return {
+        "columns": (*given, *(f"batch {batch}" for batch in batches)),
+        "rows": tuple((*rest, *(row.get(batch) for batch in batches)) for rest, row in table.items()),
+    }
 
 
 def _points(study: Study) -> Sheet:

@@ -55,7 +55,7 @@ def test_an_axis_that_the_study_turns_itself_is_refused() -> None:
 
 
 def test_gains_are_those_of_the_formula(study: Study) -> None:
-    _, matrix, points, *_ = lookahead_tables(study, serial, None)
+    _, matrix, _, points, *_ = lookahead_tables(study, serial, None)
     row = next(r for r in matrix.records() if r["pool"] == "4x lru" and r["link_gb_s"] == 96.0)
     assert row["batch 1"] == pytest.approx((10 + 60 / 96 / 4) / 10, rel=1e-3)
     assert row["batch 16"] == pytest.approx((10 + 60 * 16 / 96 / 4) / 10, rel=1e-3)
@@ -64,6 +64,14 @@ def test_gains_are_those_of_the_formula(study: Study) -> None:
     assert all(r["tokens_per_s"] is None and "'host' needs 200" in r["reason"] for r in short)
     first = points.records()[0]
     assert first[f"times {SAME}"] == pytest.approx((10 + 5) / 10)
+
+
+def test_slots_alone_are_held_against_lookahead_on_the_last_selection(study: Study) -> None:
+    instead = lookahead_tables(study, serial, None)[2]
+    by_pool = {(row["pool"], row["link_gb_s"]): row for row in instead.records()}
+    assert {pool for pool, _ in by_pool} == {"1x lru", "2x lru", "4x lru"}
+    assert by_pool["4x lru", 12.0]["batch 1"] == pytest.approx(10 / (10 + 60 / 12 / 4), rel=1e-3)
+    assert by_pool["4x lru", 12.0]["batch 16"] == pytest.approx(80 / (10 + 80 / 4), rel=1e-3)
 
 
 def test_each_multiple_of_slots_says_gain_exposure_and_memory(study: Study) -> None:
