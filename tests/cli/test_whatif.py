@@ -191,7 +191,7 @@ def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
         for seed in ("1", "2")
     ]
     assert answers[0] == answers[1]
-    assert json.loads(answers[0])["counts"]["fits"] == 8
+    assert json.loads(answers[0])["counts"] == {"fits": 4, "out-of-memory": 2, "impossible": 6}
 
 
 GRID = ("--grid", "batch=1:32:32", "runtime=offload-sync,offload-prefetch", "ctas=2,4,8,16")
