@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,6 +241,19 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_system(asked: list[Scen
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         run_grid(GRID, folder=tmp_path / "file" / "out")
+
+
+def test_a_full_disk_names_the_file_and_the_rest_can_be_done_later(
+    asked: list[Scenario], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sparda_core.whatif.store.os.fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*rows\.jsonl'"):
+            run_grid(GRID, folder=tmp_path)
+    assert len(run_grid(GRID, folder=tmp_path, resume=True).rows) == 80
 
 
 def test_rows_are_on_the_disk_chunk_by_chunk(asked: list[Scenario], tmp_path: Path) -> None:
