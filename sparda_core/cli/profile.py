@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sparda profile`."""
     parser.add_argument(
         "action", choices=ACTIONS,
-        help="list: those shipped; show: every number of one; lint: hold them against physics, a line for each finding, "
-        "exit 2 if there is one; new: write a file to start your own from",
+        help="list: those shipped; show: every number of one; lint: hold them against physics, a line for each "
+        "finding, exit 2 if there is one; new: write a file to start your own from",
     )  # fmt: skip
     parser.add_argument(
         "profiles", nargs="*", metavar="NAME|FILE",
         help="shipped ones by name, any by its .toml file (lint: all shipped; new: the file to write)",
     )  # fmt: skip
-    parser.add_argument("--like", default="h200", metavar="NAME|FILE", help="new: the profile whose numbers to start with")
+    parser.add_argument("--like", default="h200", metavar="NAME|FILE", help="new: the profile to take numbers from")
     add_json(parser)
 
 
@@ -116,7 +116,7 @@ def _bases(profile: Profile) -> list[str]:
 
 def _document(profile: Profile) -> dict[str, Any]:
     document: dict[str, Any] = plain(profile)
-    return {"device": profile.device, "digest": profile.digest, **document}
+    return {"device": profile.device, "digest": profile.digest, "domain": profile.domain(), **document}
 
 
 def _show(profile: Profile) -> None:
@@ -131,4 +131,6 @@ def _show(profile: Profile) -> None:
         rest = ", ".join(f"{key}={item}" for key, item in known.items())
         rows.append((name, rest if shown is None else f"{shown:.6g}", unit, basis, source))
     title = f"{profile.name} ({profile.device}, {profile.date}, digest {profile.digest}): {profile.title}"
-    show_table(title, ("number", "value", "unit", "basis", "source"), rows)
+    bounds = [f"{name} {low:g} to {high:g}" for name, (low, high) in profile.domain().items()]
+    notes = [f"Calibrated for {', '.join(bounds)}."] if bounds else []
+    show_table(title, ("number", "value", "unit", "basis", "source"), rows, notes=notes)

@@ -33,7 +33,7 @@ SHARES = {
 }
 #: Numbers that are the same on every GPU until someone measures them.
 CARRIED = {
-    "memory": ("reserved_bytes", "host_bytes_per_s", "link_hbm_weight"),
+    "memory": ("reserved_bytes", "link_hbm_weight"),
     "compute": ("product_cluster", "wave_share", "ridge_bend"),
     "launch": ("step_s", "list_s"),
     "uva": (
@@ -60,6 +60,7 @@ def completed(table: Mapping[str, Any]) -> Table:
             _add(full, section, name, functools.partial(_carried, section, name))
     for (section, name), (of_section, of) in SHARES.items():
         _add(full, section, name, functools.partial(_share, full, section, name, of_section, of))
+    _add(full, "memory", "host_bytes_per_s", functools.partial(_host, full))
     _add(full, "compute", "product_ctas", functools.partial(_product_ctas, full))
     _add(full, "copy_engine", "pieces", functools.partial(_pieces, full))
     return full
@@ -101,6 +102,15 @@ def _share(full: Table, section: str, name: str, of_section: str, of: str) -> Ta
     }  # fmt: skip
 
 
+def _host(full: Table) -> Table:
+    """A server's memory; more where the link alone takes as much (Grace's memory reads 1.3 times what GH200 moves)."""
+    there, h2d = _carried("memory", "host_bytes_per_s"), _value(full, "link", "h2d_bytes_per_s") or 0.0
+    if there["value"] >= 1.3 * h2d:
+        return there
+    source = "1.3 of link.h2d_bytes_per_s, as a GH200's memory by STREAM"
+    return {"value": 1.3 * h2d, "unit": "B/s", "source": source, "basis": "prior"}
+
+
 def _product_ctas(full: Table) -> Table | None:
     """As large a share of the SMs as on the H200, in whole TPCs."""
     sms = _value(full, "compute", "sms")
@@ -131,5 +141,6 @@ def _value(full: Table, section: str, name: str) -> float | None:
     part = full.get(section)
     quantity = part.get(name) if isinstance(part, dict) else None
     value = quantity.get("value") if isinstance(quantity, dict) else None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and 0 <= value < _ABSURD else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _ABSURD:
+        return None
+    return float(value)

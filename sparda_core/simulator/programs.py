@@ -1,4 +1,9 @@
-"""Programs: what one operation of the compute lane does beside other lanes that it does not disturb."""
+"""Programs: what one operation of the compute lane does beside other lanes that it does not disturb.
+
+An operation whose start and end change nobody else's rates need not be followed flow by flow: when its
+flows end is known when it begins. Its program holds good as long as what runs beside it leaves its rates as
+they are; where that changes in mid-way, its flows are spelled out as they stand then, to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -7,91 +12,76 @@ from typing import TYPE_CHECKING
 import attrs
 
 from sparda_core.simulator.fluid import Flow
-from sparda_core.simulator.track import Track
+from sparda_core.simulator.track import FLOWS, LATENCY, Track
 
 if TYPE_CHECKING:
-    from sparda_core.simulator.engine import Engine
-    from sparda_core.simulator.machine import Cost, Machine
+    from sparda_core.simulator.machine import Cost, Machine, Situation
 
 
 @attrs.frozen
 class Program:
-    """One operation under given circumstances: its span, and when each flow ends after the first one's start (ns)."""
+    """One operation under given circumstances; times in ns.
+
+    span_ns    from its start to its end
+    flow_ends  when each flow ends, after the start of all flows
+    turns      (when, which flows are live as bits, their rates) from each change of rates on
+    """
 
     span_ns: int
     flow_ends: tuple[int, ...]
+    turns: tuple[tuple[int, int, tuple[float, ...]], ...]
 
 
-#: By circumstances, then by cost; None where the operation changes the rates of what runs beside it.
-Circumstances = tuple[object, ...]
-Programs = dict[Circumstances, dict[int, Program | None]]
+#: By part: None where the operation changes the rates of what runs beside it.
+Programs = dict[int, Program | None]
 
 
-def programs_now(engine: Engine) -> dict[int, Program | None]:
-    """What is known about operations beside what runs now."""
-    pool = engine.machine.pools[0]
-    places = pool.places if pool is not None else None
-    beside = tuple(
-        [
-            (other.cost.number, len(other.placed), tuple([flow.end_ns is None for flow in other.flows]))
-            for other in engine.running
-        ]
-    )
-    circumstances = places, beside
-    known = engine.machine.programs.get(circumstances)
-    if known is None:
-        known = engine.machine.programs[circumstances] = {}
-    return known
-
-
-def program(engine: Engine, cost: Cost) -> Program | None:
-    """Work out an operation that starts beside what runs now; None where it must be run step by step."""
-    machine, running = engine.machine, engine.running
-    if cost.places or cost.queue or cost.skips:
-        return None
-    lag = 1.0
-    if cost.grid is not None:
-        pool = machine.pools[0]
-        assert pool is not None
-        seat = pool.seat(cost.grid)
-        if not seat.waves:
-            return None
-        lag = machine.wave_factor(cost, seat)
+def work_out(machine: Machine, beside: Situation, part: int, cost: Cost) -> Program | None:
+    """Program of an operation beside what else runs; None where it must be run flow by flow."""
     if not cost.sizes:
-        return Program(cost.latency_ns, ())
-    before = [flow for other in running for flow in other.flows if flow.end_ns is None]
-    beside = [kind for other in running for kind in _kinds_beside(machine, other, running, cost)]
-    steady = {kind: flow.rate for kind, flow in zip(beside, before, strict=True)}
-    factor = machine.slowdown(cost, tuple(other.cost for other in running)) * lag
-    kinds = machine.kinds(cost, factor, 0, beside_compute=True)
-    ends = _own_ends(machine, [Flow(size, kind) for size, kind in zip(cost.sizes, kinds, strict=True)], beside, steady)
-    return None if ends is None else Program(cost.latency_ns + max(ends), ends)
-
-
-def _own_ends(
-    machine: Machine, own: list[Flow], beside: list[int], steady: dict[int, float]
-) -> tuple[int, ...] | None:  # fmt: skip
-    """When flows that start at 0 end beside others that must keep their rates; None where they would not."""
-    now_ns, active = 0, [flow for flow in own if flow.size]
+        return Program(cost.latency_ns, (), ())
+    running = tuple(number for number in beside if number >= 0)
+    rest = beside[len(running) :]
+    before = machine.solve(beside)
+    now_ns, mask = 0, cost.mask
+    flows = [Flow(size, bit) for bit, size in enumerate(cost.sizes)]
+    live = [flow for flow in flows if flow.size]
+    turns: list[tuple[int, int, tuple[float, ...]]] = []
     while True:
-        rates = machine.rates.of(tuple(sorted([*beside, *(flow.kind for flow in active)])))
-        if any(rates[kind] != rate for kind, rate in steady.items()):
+        *others, rates = machine.solve((*running, machine.number(part, mask), *rest))
+        if tuple(others) != before:
             return None
-        if not active:
-            return tuple(flow.end_ns or 0 for flow in own)
-        for flow in active:
-            if rates[flow.kind] != flow.rate:
-                flow.change_rate(rates[flow.kind], now_ns)
-        now_ns = min(flow.due_ns for flow in active)
-        for flow in active:
+        if not live:
+            ends = tuple(flow.end_ns or 0 for flow in flows)
+            return Program(cost.latency_ns + max(ends), ends, tuple(turns))
+        turns.append((now_ns, mask, rates))
+        for flow, rate in zip(live, rates, strict=True):
+            if rate != flow.rate:
+                flow.change_rate(rate, now_ns)
+        now_ns = min(flow.due_ns for flow in live)
+        for flow in live:
             if flow.due_ns <= now_ns:
                 flow.end_ns = now_ns
-        active = [flow for flow in active if flow.end_ns is None]
+                mask &= ~(1 << flow.kind)
+        live = [flow for flow in live if flow.end_ns is None]
 
 
-def _kinds_beside(machine: Machine, other: Track, running: list[Track], cost: Cost) -> list[int]:
-    """Kinds of the flows of `other` once the operation of `cost` has started."""
-    others = (*(track.cost for track in running if track is not other), cost)
-    factor = machine.slowdown(other.cost, others) * other.lag
-    kinds = machine.kinds(other.cost, factor, len(other.placed), beside_compute=True)
-    return [kind for flow, kind in zip(other.flows, kinds, strict=False) if flow.end_ns is None]
+def spell_out(track: Track, program: Program, now_ns: int) -> None:
+    """Put the operation that runs by a program where it stands at `now_ns`, before that instant's rates are solved."""
+    flow_ns = track.start_ns + track.cost.latency_ns
+    if now_ns < flow_ns:
+        track.state, track.due_ns = LATENCY, flow_ns
+        return
+    track.open_flows(flow_ns)
+    for turn_ns, mask, rates in program.turns:
+        at_ns = flow_ns + turn_ns
+        if at_ns > now_ns:
+            break
+        track.end_flows(at_ns)
+        assert track.mask == mask
+        # At this very instant the rates are those of what changed in it.
+        if at_ns < now_ns:
+            track.set_rates(rates, at_ns)
+    track.end_flows(now_ns)
+    assert track.state == FLOWS
+    assert track.live

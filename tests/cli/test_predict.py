@@ -109,7 +109,7 @@ def test_what_cannot_be_predicted_is_refused(options: tuple[str, ...], says: str
 
 
 def test_a_profile_that_is_broken_names_the_field(refusal: Refusal, tmp_path: Path, capsys: Captured) -> None:
-    from sparda_core.simulator.profile_file import FOLDER
+    from sparda_core.simulator.derive import FOLDER
 
     text = (FOLDER / "h200.toml").read_text()
     file = tmp_path / "mine.toml"
@@ -147,12 +147,12 @@ def test_shipped_profiles_are_listed_shown_and_sound(capsys: Captured) -> None:
     assert "Nothing wrong with" in capsys.readouterr().out
     assert main(["profile", "show", "h200"]) == 0
     shown = capsys.readouterr().out
-    for words in ("memory.hbm_bytes_per_s", "B/s", "measured", "prior", "uva.compute_slowdown"):
+    for words in ("memory.hbm_bytes_per_s", "B/s", "measured", "prior", "compute.wave_share"):
         assert words in shown
 
 
 def test_profile_show_takes_one_name(refusal: Refusal) -> None:
-    assert "takes one profile; known: h100-sxm, h200" in refusal("profile", "show")
+    assert "takes one profile; known: a100-sxm, b200, gh200" in refusal("profile", "show")
     assert "takes no names" in refusal("profile", "list", "h200")
     assert "invalid choice: 'look'" in refusal("profile", "look")
     assert "did you mean 'h200'?" in refusal("profile", "show", "h2000")
