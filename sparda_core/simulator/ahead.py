@@ -22,10 +22,7 @@ def run_ahead(engine: Engine) -> None:
     """Take the compute lane as far ahead as nothing else can notice."""
     track, slots, watched = engine.main[0], engine.slots, engine.layout.watched
     while not slots.waiting and slots.due_ns == NEVER:
-        horizon_ns = NEVER
-        for other in engine.side:
-            if other.due_ns < horizon_ns:  # noqa: PLR1730 - a call of min costs more than the rest
-                horizon_ns = other.due_ns
+        horizon_ns = _horizon_ns(engine)
         if track.state == LAUNCH:
             _jump(engine, track, horizon_ns)
         now_ns = track.due_ns
@@ -41,6 +38,15 @@ def run_ahead(engine: Engine) -> None:
                 engine.settle(now_ns)
                 break
         engine.solve(now_ns)
+
+
+def _horizon_ns(engine: Engine) -> int:
+    """The earliest time at which anything but the compute lane does something."""
+    horizon_ns = NEVER
+    for track in engine.side:
+        if track.due_ns < horizon_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
+            horizon_ns = track.due_ns
+    return horizon_ns
 
 
 def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
