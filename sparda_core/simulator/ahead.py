@@ -22,10 +22,7 @@ def run_ahead(engine: Engine) -> None:
     """Take the compute lane as far ahead as nothing else can notice."""
     track, slots, watched = engine.main[0], engine.slots, engine.layout.watched
     while not slots.waiting and slots.due_ns == NEVER:
-        horizon_ns = NEVER
-        for other in engine.side:
-            if other.due_ns < horizon_ns:  # noqa: PLR1730 - a call of min costs more than the rest
-                horizon_ns = other.due_ns
+        horizon_ns = _horizon_ns(engine)
         if track.state == LAUNCH:
             _jump(engine, track, horizon_ns)
         now_ns = track.due_ns
@@ -43,9 +40,19 @@ def run_ahead(engine: Engine) -> None:
         engine.solve(now_ns)
 
 
+def _horizon_ns(engine: Engine) -> int:
+    """The earliest time at which anything but the compute lane does something."""
+    horizon_ns = NEVER
+    for track in engine.side:
+        if track.due_ns < horizon_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
+            horizon_ns = track.due_ns
+    return horizon_ns
+
+
 def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
     """Run whole operations, the first of them in its launch gap; begin the one that would reach the horizon."""
-    machine, layout, ledger, issued = engine.machine, engine.layout, track.ledger, track.issued
+    machine, ledger, issued = engine.machine, track.ledger, track.issued
+    watched, waits_of, last = engine.layout.watched, engine.layout.waits, len(track.ops)
     beside = engine.situation()
     programs = machine.programs.setdefault(beside, {})
     pool = machine.pools[0]
@@ -62,20 +69,18 @@ def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
         if part not in programs:
             machine.program(beside, part)
         program = programs[part]
-        if program is None:
-            return
-        end_ns = start_ns + program.span_ns
-        if end_ns >= horizon_ns:
-            if start_ns < horizon_ns:
+        end_ns = start_ns + program.span_ns if program is not None else NEVER
+        if program is None or end_ns >= horizon_ns:
+            if program is not None and start_ns < horizon_ns:
                 _begin(engine, track)
             return
         starts[op], ends[op], flow_ends[op] = start_ns, end_ns, program.flow_ends
         track.head += 1
         track.free_ns = track.due_ns = end_ns
-        if layout.watched[op] or track.head == len(ops):
+        if watched[op] or track.head == last:
             break
         op = ops[track.head]
-        waits = layout.waits[op]
+        waits = waits_of[op]
         if (waits and min([ends[wait] for wait in waits]) < 0) or (issued is not None and issued[op] > end_ns):
             break
         track.op = op

@@ -42,8 +42,25 @@ class Cost:
     """
 
     __slots__ = (
-        "caps", "demands", "grid", "kernels", "labels", "latency_ns", "launch_ns", "mask", "number", "places", "price",
-        "part", "queue", "replica", "sizes", "skips", "takes", "wake_ns", "waves_alone",
+        "caps",
+        "demands",
+        "grid",
+        "kernels",
+        "labels",
+        "latency_ns",
+        "launch_ns",
+        "mask",
+        "number",
+        "part",
+        "places",
+        "price",
+        "queue",
+        "replica",
+        "sizes",
+        "skips",
+        "takes",
+        "wake_ns",
+        "waves_alone",
     )  # fmt: skip
 
     def __init__(self, price: Price, number: int, replica: int, demands: tuple[Demand, ...], *, slots: bool) -> None:
@@ -174,7 +191,7 @@ class Machine:
         )  # fmt: skip
 
     def part(self, cost: Cost, placed: int = 0, lag: float = 1.0) -> int:
-        """Number of a running operation: its cost, its placed thread blocks, how much longer it takes for want of SMs."""
+        """Number of a running operation: its cost, its placed thread blocks, its lag for want of SMs (>= 1)."""
         key = cost.number, placed, lag
         number = self._parts.get(key)
         if number is None:
