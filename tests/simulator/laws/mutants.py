@@ -12,7 +12,7 @@ import simpy
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator import ahead, fluid, link, predict, run
+from sparda_core.simulator import ahead, fluid, link, predict, programs, run, sms
 from sparda_core.simulator.engine import Engine
 from sparda_core.simulator.fairshare import Demand, fair_rates
 from sparda_core.simulator.fluid import NEVER, NS, Flow, Fluid
@@ -20,9 +20,9 @@ from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.machine import Cost
 from sparda_core.simulator.machine import Machine as EngineMachine
 from sparda_core.simulator.profile import Grid, Price
+from sparda_core.simulator.programs import Program
 from sparda_core.simulator.slots import Slots
 from sparda_core.simulator.sms import Seat, SmPool
-from sparda_core.simulator.track import State
 from sparda_core.spans import Span
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.work import Work
@@ -541,58 +541,63 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a-copy-cta-holds-no-sm", "copy CTAs are placed without taking an SM from anybody")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SmPool, "_shift", lambda self, tpcs, by: None)
+    patch.setattr(sms, "_shifted", lambda free, tpcs, by: free)
 
 
 @mutant("compute-takes-every-sm", "a compute kernel holds all SMs, those of copies included")
 def _(patch: pytest.MonkeyPatch) -> None:
-    take = SmPool.take
+    def greedy(self: SmPool, grid: Grid) -> tuple[Any, Seat]:
+        free, seat = self._held.free, self.seat(grid)
+        return self._keep(free, (sms.PAIR,) * len(free), compute=seat.waves > 0), seat
 
-    def wrong(self: SmPool, grid: Grid) -> Seat:
-        seat = take(self, grid)
-        self.compute_sms = 8 if seat.waves else 0
-        return seat
-
-    patch.setattr(SmPool, "take", wrong)
+    patch.setattr(SmPool, "_take", greedy)
 
 
 @mutant("three-on-a-tpc", "a TPC that is full takes another copy CTA")
 def _(patch: pytest.MonkeyPatch) -> None:
-    find = SmPool._find
-    patch.setattr(SmPool, "_find", lambda self, cluster: find(self, cluster) or [0] * cluster)
+    find = sms._find
+    patch.setattr(sms, "_find", lambda left, cluster: find(left, cluster) or (0,) * cluster)
 
 
 @mutant("lone-copies-share-a-tpc", "lone copy CTAs fill half a TPC before they take another")
 def _(patch: pytest.MonkeyPatch) -> None:
-    find = SmPool._find
+    find = sms._find
 
-    def packed(self: SmPool, cluster: int) -> list[int] | None:
-        half = [tpc for tpc, free in enumerate(self._free) if free == 1 and not self._taken]
-        return half[:1] if cluster == 1 and half else find(self, cluster)
+    def packed(left: list[int], cluster: int) -> tuple[int, ...]:
+        half = [tpc for tpc, free in enumerate(left) if free == 1]
+        return tuple(half[:1]) if cluster == 1 and half else find(left, cluster)
 
-    patch.setattr(SmPool, "_find", packed)
+    patch.setattr(sms, "_find", packed)
 
 
-@mutant("copies-wait-for-the-end-of-the-step", "a copy that found no SM is placed when the compute lane is done")
+@mutant("copies-wait-for-an-idle-lane", "a copy that found no SM is placed when the compute lane has nothing to do")
 def _(patch: pytest.MonkeyPatch) -> None:
     place = Slots.place
 
     def late(self: Slots) -> bool:
-        over = all(track.state == State.DONE for track in self._engine.main)
-        return place(self) if over else False
+        engine = self._engine
+        for track in engine.main:
+            waits = engine.layout.waits[track.ops[track.head]] if track.head < len(track.ops) else (None,)
+            if not any(wait is None or track.ledger.ends[wait] < 0 for wait in waits):
+                return False
+        return place(self)
 
     patch.setattr(Slots, "place", late)
 
 
-@mutant("copies-are-preempted", "a compute kernel that starts takes SMs back from copies")
+@mutant("copies-are-preempted", "a compute kernel that starts takes an SM back from a copy")
 def _(patch: pytest.MonkeyPatch) -> None:
-    take = SmPool.take
+    take = SmPool._take
 
-    def wrong(self: SmPool, grid: Grid) -> Seat:
-        self.copy_sms = max(0, self.copy_sms - 1)
+    def wrong(self: SmPool, grid: Grid) -> tuple[Any, Seat]:
+        free = list(self._held.free)
+        held = [tpc for tpc, left in enumerate(free) if left < sms.PAIR]
+        for tpc in held[:1]:
+            free[tpc] += 1
+        self._held = self._keep(tuple(free), self._held.taken, compute=False)
         return take(self, grid)
 
-    patch.setattr(SmPool, "take", wrong)
+    patch.setattr(SmPool, "_take", wrong)
 
 
 @mutant("waves-forgotten", "a kernel on fewer SMs takes no longer")
@@ -646,18 +651,19 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("ahead-by-a-tick", "an operation that is run ahead ends a nanosecond early")
 def _(patch: pytest.MonkeyPatch) -> None:
-    real = ahead._program
+    real = ahead.program
 
-    def wrong(engine: Engine, cost: Cost) -> ahead.Program | None:
-        program = real(engine, cost)
-        return program and attrs.evolve(program, span_ns=max(0, program.span_ns - 1))
+    def wrong(engine: Engine, cost: Cost) -> Program | None:
+        made = real(engine, cost)
+        return made and attrs.evolve(made, span_ns=max(0, made.span_ns - 1))
 
-    patch.setattr(ahead, "_program", wrong)
+    patch.setattr(ahead, "program", wrong)
 
 
-@mutant("ahead-past-a-horizon", "the compute lane is run ahead past the start of a copy")
+@mutant("ahead-without-looking-beside", "an operation that takes bandwidth from a copy is run ahead all the same")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ahead, "_horizon_ns", lambda engine, own: NEVER)
+    real = programs._own_ends
+    patch.setattr(programs, "_own_ends", lambda machine, own, beside, steady: real(machine, own, beside, {}))
 
 
 @mutant("host-memory-of-ones-own", "every machine has all of the host's memory to itself")
