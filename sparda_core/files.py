@@ -84,3 +84,17 @@ def make_folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path):
         return path
+
+
+def check_folder(path: Path) -> None:
+    """See that `make_folder` would succeed, making nothing; raises OSError saying what stands in the way."""
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "is no folder; name another", str(there))
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return
+    except OSError as wrong:
+        raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong

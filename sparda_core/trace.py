@@ -9,143 +9,80 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.errors import ConfigError
 from sparda_core.files import write_whole
-from sparda_core.plan import Kind, Lane, StepPlan
-from sparda_core.spans import Span, Timeline, exposed_wait_ns
+from sparda_core.plan import StepPlan
+from sparda_core.trace_counters import resource_counters, wait_counters
+from sparda_core.trace_legend import legend, told_of
+from sparda_core.trace_parts import Event, arrows, check_serial, slices, tracks
+from sparda_core.trace_source import Origin, StepPart, TraceSource, by_step, steps_that_fit
 
-#: Viewers stay quick up to about here; 64 steps of 36 layers are 15,000 events.
+__all__ = ["MAX_EVENTS", "Origin", "TraceSource", "trace_document", "trace_events", "write_trace"]
+
+#: Viewers stay quick up to about here; 64 steps of 32 layers with their counters are 150,000 events.
 MAX_EVENTS = 300_000
-
-#: Thread id of each lane, the same in every trace.
-LANE_THREADS: dict[Lane, int] = {lane: number for number, lane in enumerate(Lane, start=1)}
-
-Event = dict[str, Any]
-
-
-@attrs.frozen(kw_only=True)
-class TraceSource:
-    """One timeline of a trace, and the plan that it ran."""
-
-    timeline: Timeline
-    plan: StepPlan
 
 
 def trace_events(sources: Sequence[TraceSource]) -> list[Event]:
-    """Events of Chrome's trace format, one process a timeline in the order given.
+    """Events of Chrome's trace format, a process for each timeline; see `trace_document`."""
+    events: list[Event] = trace_document(sources)["traceEvents"]
+    return events
 
-    For each: names of its tracks, a slice an operation, flow arrows along selection -> fetch -> attention
-    of every layer, and a counter that stands at a layer's exposed wait (ns) for as long as it lasts.
-    raises  RecordingError where operations of one lane overlap, ConfigError above MAX_EVENTS.
+
+def trace_document(sources: Sequence[TraceSource]) -> dict[str, Any]:
+    """A trace as one JSON object of Chrome's format.
+
+    For each timeline: names of its tracks, a slice an operation, flow arrows along selection -> fetch ->
+    attention of every layer, counters of the resources that were watched, and one that stands at a
+    layer's exposed wait (ns) for as long as it lasts. Events of a timeline are in order of time.
+    Measured timelines are processes 1, 3, ..., predicted ones 2, 4, ..., in any file.
+    Above MAX_EVENTS only some steps are drawn, evenly spread with the first and the last among them;
+    `otherData` says which, beside a legend.
+
+    raises  RecordingError where operations of one lane overlap, ConfigError where one step exceeds MAX_EVENTS.
     """
     if not sources:
         raise ConfigError("a trace needs at least one timeline")
+    for source in sources:
+        check_serial(source.timeline)
+    split = [by_step(source) for source in sources]
+    kept = steps_that_fit(sources, split, MAX_EVENTS)
     events: list[Event] = []
-    for process, source in enumerate(sources, start=1):
-        _check_serial(source.timeline)
-        events.extend(_tracks(process, source.timeline.label))
-        events.extend(_slices(process, source.timeline))
-        events.extend(_arrows(process, source))
-        events.extend(_waits(process, source))
-    if len(events) > MAX_EVENTS:
-        raise ConfigError(f"the trace would hold {len(events)} events, more than {MAX_EVENTS}: record fewer steps")
-    return events
+    told = []
+    met = dict.fromkeys(Origin, 0)
+    for source, steps in zip(sources, split, strict=True):
+        process = 2 * met[source.origin] + (1 if source.origin == Origin.MEASURED else 2)
+        met[source.origin] += 1
+        events += tracks(process, source.timeline.label)
+        drawn = [steps[number] for number in kept if number in steps]
+        events += _in_order(process, source.plan, drawn)
+        told.append(told_of(process, source, drawn, steps=len(steps), most=MAX_EVENTS))
+    other = {"legend": legend(events), "timelines": told}
+    return {"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}
 
 
 def write_trace(path: Path, sources: Sequence[TraceSource]) -> int:
     """Write a trace file in one step; returns its number of events.
 
-    raises  what `trace_events` raises, OSError where the file cannot be written.
+    raises  what `trace_document` raises, OSError where the file cannot be written.
     """
-    events = trace_events(sources)
-    write_whole(path, json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, separators=(",", ":")) + "\n")
-    return len(events)
+    document = trace_document(sources)
+    write_whole(path, json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n")
+    return len(document["traceEvents"])
 
 
-def _check_serial(timeline: Timeline) -> None:
-    for lane in Lane:
-        for before, after in pairwise(timeline.lane(lane)):
-            if after.start_ns < before.end_ns:
-                raise RecordingError(
-                    f"timeline={timeline.label!r}: {after.name!r} of step {after.step} starts at {after.start_ns} ns "
-                    f"on lane {lane}, before {before.name!r} ends at {before.end_ns} ns: a lane runs one at a time"
-                )
-
-
-def _tracks(process: int, label: str) -> Iterator[Event]:
-    yield _meta(process, 0, "process_name", name=label)
-    yield _meta(process, 0, "process_sort_index", sort_index=process)
-    for lane, thread in LANE_THREADS.items():
-        yield _meta(process, thread, "thread_name", name=str(lane))
-        yield _meta(process, thread, "thread_sort_index", sort_index=thread)
-
-
-def _meta(process: int, thread: int, what: str, **args: Any) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
-
-
-def _slices(process: int, timeline: Timeline) -> Iterator[Event]:
-    for span in timeline.spans:
-        own = {"start_ns": span.start_ns, "end_ns": span.end_ns, "layer": span.layer, "step": span.step}
-        yield {
-            "ph": "X", "name": span.name, "cat": span.kind, "pid": process, "tid": LANE_THREADS[span.lane],
-            "ts": span.start_ns / 1000, "dur": (span.end_ns - span.start_ns) / 1000, "args": {**span.args, **own},
-        }  # fmt: skip
-
-
-def _arrows(process: int, source: TraceSource) -> Iterator[Event]:
-    """One flow for each layer and step whose blocks are moved: it starts, steps and finishes inside a slice."""
-    spans = {(span.step, span.name): span for span in source.timeline.spans}
-    steps = sorted({span.step for span in source.timeline.spans})
-    number = 0
-    for step in steps:
-        for chain in _chains(source.plan):
-            links = [spans[step, name] for name in chain if (step, name) in spans]
-            if len(links) < len(chain):
-                continue
-            number += 1
-            for phase, span in zip("stf", links, strict=True):
-                yield _arrow(process, f"{process}.{number}", phase, span)
-
-
-def _arrow(process: int, identity: str, phase: str, span: Span) -> Event:
-    event: Event = {
-        "ph": phase, "name": "blocks", "cat": "flow", "id": identity, "pid": process, "tid": LANE_THREADS[span.lane],
-        "ts": (span.start_ns + span.end_ns) / 2000,
-    }  # fmt: skip
-    return {**event, "bp": "e"} if phase == "f" else event
-
-
-def _chains(plan: StepPlan) -> list[tuple[str, str, str]]:
-    """(selection, fetch, attention) by name, for each layer that fetches; the selection is a selector's last op."""
-    runtime_kinds = set(Kind)
-    chosen = {op.layer: op.name for op in plan if op.kind not in runtime_kinds}
-    attended = {op.layer: op.name for op in plan if op.kind == Kind.ATTEND}
-    return [
-        (chosen[op.layer], op.name, attended[op.layer])
-        for op in plan
-        if op.kind == Kind.FETCH and op.layer in chosen and op.layer in attended
-    ]
-
-
-def _waits(process: int, source: TraceSource) -> Iterator[Event]:
-    """The counter of exposed wait; its values sum to `exposed_wait_ns` of the whole timeline."""
-    by_step = sorted(source.timeline.spans, key=lambda span: span.step)
-    for _, group in groupby(by_step, key=lambda span: span.step):
-        one = Timeline(label=source.timeline.label, spans=tuple(group))
-        waits = exposed_wait_ns(one, source.plan)
-        for span in one.spans:
-            wait = waits.get(span.layer, 0) if span.kind == Kind.ATTEND else 0
-            if wait:
-                yield _counter(process, span.start_ns - wait, wait)
-                yield _counter(process, span.start_ns, 0)
-
-
-def _counter(process: int, at_ns: int, wait_ns: int) -> Event:
-    return {"ph": "C", "name": "exposed wait", "pid": process, "tid": 0, "ts": at_ns / 1000, "args": {"ns": wait_ns}}
+def _in_order(process: int, plan: StepPlan, drawn: Sequence[StepPart]) -> Iterator[Event]:
+    """Slices, arrows and counters of the steps by time; at one time slices first, for arrows to lie in."""
+    flows = 0
+    for step in drawn:
+        spans = step.timeline.spans
+        pointing = list(arrows(process, spans, plan, first=flows))
+        flows += len(pointing) // 3
+        every = [
+            *slices(process, spans), *pointing, *resource_counters(process, step.usage),
+            *wait_counters(process, step.timeline, plan),
+        ]  # fmt: skip
+        yield from (event for _, event in sorted(every, key=lambda item: item[0]))

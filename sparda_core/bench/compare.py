@@ -30,7 +30,7 @@ from sparda_core.registry import SELECTORS
 from sparda_core.runtimes.session_options import compute_threads
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.profile_file import load_profile, save_profile
-from sparda_core.trace import TraceSource, write_trace
+from sparda_core.trace import Origin, TraceSource, write_trace
 
 #: Steps behind the step time of a contender that does not lead, and of the leader over the unlimited link; rounds.
 OTHER_STEPS, UNLIMITED_STEPS, SHORT_ROUNDS = 12, 12, 3
@@ -211,7 +211,7 @@ class _Comparison:
     def _source(self, report: CompareReport, runtime: str, kind: str) -> TraceSource:
         combination = combine(self._bench.decoder.shape, self._leader, runtime, self._bench.config)
         timeline = timeline_from_plain(report.timelines["runs"][runtime][kind])
-        return TraceSource(timeline=timeline, plan=combination.plan())
+        return TraceSource(timeline=timeline, plan=combination.plan(), origin=Origin(kind))
 
 
 def _text(reading: Reading) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,15 +34,27 @@ def plot_timelines(report: CompareReport, path: Path) -> None:
         for kind in ("measured", "predicted")
         if kind in run
     ]
+    judged = next(t for label, t in reversed(drawn) if label.startswith("measured"))
+    title = f"One decode step of {report.timelines['label']}: {headline(report)}"
+    draw_timelines(drawn, path, title=title, judged=judged)
+
+
+def draw_timelines(
+    drawn: Sequence[tuple[str, Timeline]], path: Path, *, title: str, judged: Timeline | None = None
+) -> None:
+    """Draw the same step of each (label, timeline) on one time axis: the one of median length in `judged`.
+
+    judged  None: the last one drawn
+    """
     figure = new_figure(15, 1.1 + 1.5 * len(drawn))
     every = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
-    number = _median_step(next(t for label, t in reversed(drawn) if label.startswith("measured")))
+    number = _median_step(drawn[-1][1] if judged is None else judged)
     for axes, (label, timeline) in zip(every, drawn, strict=True):
         _draw_step(axes, timeline, number)
         axes.set_ylabel(label, fontsize=9)
     every[-1].set_xlabel("time from the start of the step, ms")
     _legend(every[0])
-    figure.suptitle(f"One decode step of {report.timelines['label']}: {headline(report)}", fontsize=10)
+    figure.suptitle(title, fontsize=10)
     save_figure(figure, path)
 
 
@@ -68,7 +81,7 @@ def _draw_step(axes: Axes, timeline: Timeline, number: int) -> None:
     )  # fmt: skip
     total_ms = (max(span.end_ns for span in spans) - origin) / 1e6
     axes.axvline(total_ms, color="black", linewidth=0.8)
-    axes.text(total_ms, 1.5, f" {total_ms:.1f} ms", fontsize=8, va="center")
+    axes.text(total_ms, 1.5, f" {total_ms:.3g} ms", fontsize=8, va="center")
     axes.set_yticks((1, 0), ("compute", "copy"), fontsize=8)
     axes.set_ylim(-0.6, 1.7)
 

@@ -15,7 +15,7 @@ NOT_NEGATIVE = number(int, least=0)
 SEED = number(int, least=0, most=2**63 - 1)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     """--json: one JSON document on standard output instead of tables."""
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
 

@@ -10,7 +10,6 @@ from sparda_core.cli.knobs import add_knobs, scenario_of
 from sparda_core.cli.options import add_json
 from sparda_core.cli.screen import show_json
 from sparda_core.files import check_place, write_whole
-from sparda_core.trace import TraceSource, write_trace
 
 if TYPE_CHECKING:
     from sparda_core.simulator.predict import Prediction
@@ -41,7 +40,10 @@ def run(args: argparse.Namespace) -> int:
     got = scenario.predict()
     why = explain(scenario) if args.explain and got.feasible else None
     if args.trace is not None and got.feasible:
-        write_trace(args.trace, [TraceSource(timeline=got.timeline, plan=got.plan)])
+        from sparda_core.simulator.observe import traced
+        from sparda_core.trace import write_trace
+
+        write_trace(args.trace, [traced(got)])
     if args.csv is not None:
         write_whole(args.csv, csv_text(scenario, got))
     if args.json:

@@ -11,8 +11,8 @@ from sparda_core.simulator.machine import Cost
 class Host:
     """When the host has issued each operation (ns); NEVER where that is not known yet.
 
-    Each costs its issue time, and what the host does after it. Where an operation makes the host wait, the host goes on once everything
-    in its `after` has ended, and its and all later issue times follow from there.
+    Each costs its issue time, and what the host does after it. Where an operation makes the host wait,
+    the host goes on once everything in its `after` has ended; its and all later issue times follow from there.
     """
 
     __slots__ = ("_after", "_base_ns", "_costs", "_ended", "_next", "_spent_s", "issued_ns")

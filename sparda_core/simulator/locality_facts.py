@@ -22,12 +22,16 @@ Ints = npt.NDArray[np.int64]
 MOST_STREAMS, FEWEST_STREAMS = 64, 8
 #: Bound on streams x blocks of a row, so that a long context takes no longer than a short one.
 _MOST_BLOCKS = 2**18
+#: Rows are played as if they had no more blocks than this, or than twice the slots; and than that in any case.
+_LONG_ROW, _LONGEST_ROW = 2**15, 2**20
 #: Steps between the start and the first one that counts, and steps behind a mean.
 WARM_UP, MEAN_STEPS = 4, 16
 #: Shifts in time before streams repeat.
 _SHIFTS = 64
-#: Most counts (layer, row, KV head, step) of one call: as many as take a second to go through.
-_MOST_COUNTS = 10**8
+#: Blocks that rows may open while they are played.
+_GROWTH = 2**13
+#: Most counts (layer, row, KV head, step) of one call: half a gigabyte of them.
+_MOST_COUNTS = 10**7
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +44,18 @@ class _Load:
     slots: int
     policy: str
     seed: int
+
+    @classmethod
+    def of(
+        cls, model: LocalityModel, spec: BlockSpec, *, context: int, slots: int, policy: str, seed: int
+    ) -> _Load:  # fmt: skip
+        """Without the blocks that no draw reaches and the slots that none of them needs."""
+        blocks = spec.block_count(context)
+        played = min(blocks, max(_LONG_ROW, 2 * slots), _LONGEST_ROW)
+        return cls(
+            model=model, spec=spec, context=context - (blocks - played) * spec.block,
+            slots=min(slots, 2 * played + _GROWTH), policy=policy, seed=seed,
+        )  # fmt: skip
 
     def most_streams(self) -> int:
         most = _MOST_BLOCKS // max(1, self.spec.block_count(self.context))
@@ -67,28 +83,31 @@ def locality_facts(  # noqa: PLR0913 - one argument a knob
 
     At most 64 streams are played, fewer where rows are very long. Without `steady`, (layer, row, head)
     number i has what stream i mod P met, i div P steps later than number i mod P; with more than 64 such
-    shifts they repeat. The same arguments give the same facts. Nothing is late: lateness is what a timeline says.
+    shifts they repeat. Rows of more than 2 million tokens are played as if they had no more (or twice the
+    slots): blocks that old are out of reach of either. The same arguments give the same facts. Nothing is
+    late: lateness is what a timeline says.
     Raises ConfigError, UnknownNameError (policy).
     """
     count = spec.budget if slots is None else slots
     _check(shape, batch, context, resident_layers, steps, seed)
+    _check_counts(shape, batch, 1 if steady else steps)
     model.check(spec, context)
     check_pool(slots=count, policy=policy, spec=spec)
     numbers = attrs.evolve(model, name="", title="", source="", fitted=None)
-    load = _Load(model=numbers, spec=spec, context=context, slots=count, policy=policy, seed=seed)
+    load = _Load.of(numbers, spec, context=context, slots=count, policy=policy, seed=seed)
     size = (shape.layers, batch, shape.kv_heads)
     number = np.arange(math.prod(size))
     if steady:
         mean = float(_misses(load, load.most_streams(), MEAN_STEPS).mean())
         edges = np.floor(np.append(number, number.size) * mean + 1e-9)
         shared = np.diff(edges).astype(np.int64).reshape(size)
-        return (_facts(load, shared, context, resident_layers, opened=False),) * steps
+        return (_facts(spec, count, shared, context, resident_layers, opened=False),) * steps
     streams = load.streams_for(number.size)
     shifts = min(_SHIFTS, -(-number.size // streams))
     played = _misses(load, streams, steps + shifts - 1)
     stream, shift = number % played.shape[1], number // played.shape[1] % shifts
     return tuple(
-        _facts(load, played[step + shift, stream].reshape(size), context + step, resident_layers, opened=True)
+        _facts(spec, count, played[step + shift, stream].reshape(size), context + step, resident_layers, opened=True)
         for step in range(steps)
     )
 
@@ -101,6 +120,9 @@ def _check(shape: ModelShape, batch: int, context: int, resident_layers: int, st
         check_integer(name, value, least)
     if resident_layers > shape.layers:
         raise ConfigError(f"resident_layers={resident_layers} must be <= layers={shape.layers}")
+
+
+def _check_counts(shape: ModelShape, batch: int, steps: int) -> None:
     most = _MOST_COUNTS // (shape.layers * shape.kv_heads * steps)
     if batch > most:
         raise ConfigError(f"batch={batch} must be <= {most} for {steps} steps of this shape; lower batch or steps")
@@ -124,14 +146,16 @@ def _misses(load: _Load, streams: int, steps: int) -> Ints:
     return missed
 
 
-def _facts(load: _Load, misses: Ints, context: int, resident_layers: int, *, opened: bool) -> StepFacts:
-    spec, size = load.spec, misses.shape
+def _facts(
+    spec: BlockSpec, slots: int, misses: Ints, context: int, resident_layers: int, *, opened: bool
+) -> StepFacts:  # fmt: skip
+    size = misses.shape
     misses = misses.copy()
     misses[:resident_layers] = 0
     fresh = opened and (context - 1) % spec.block == 0
     none = np.zeros(size, np.int64)
     return StepFacts(
-        new_tokens=1, budget=spec.budget, slots=load.slots if resident_layers < size[0] else 0,
+        new_tokens=1, budget=spec.budget, slots=slots if resident_layers < size[0] else 0,
         active=np.ones(size[1]), lengths=np.full(size[1], context),
         selected=np.full(size, min(spec.budget, spec.block_count(context))),
         misses=misses, opened=np.full(size, int(fresh)), late=none, wasted=none,

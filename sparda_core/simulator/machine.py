@@ -149,7 +149,7 @@ class Machine:
         distinct = {cost.number: cost for own in costs for cost in own}.values()
         return Bill(
             costs=costs, caps=any(cost.caps for cost in distinct),
-            host=any(cost.price.issue_s or cost.price.then_s or cost.price.host_waits for cost in distinct),
+            host=any(c.price.issue_s or c.price.then_s or c.price.host_waits for c in distinct),
         )  # fmt: skip
 
     def slow(self, running: Sequence[tuple[Cost, int, float, bool]]) -> tuple[Kinds, ...]:

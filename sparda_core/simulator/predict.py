@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -15,10 +16,12 @@ from sparda_core.simulator.bound import BOUNDS, bound_of, shares
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.late import late_blocks
 from sparda_core.simulator.memory import MemoryNeed, memory_need, shortage
+from sparda_core.simulator.observe import observe_steps
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.quantity import Basis
 from sparda_core.simulator.run import Run, WorkOfOp, run_steps
 from sparda_core.spans import Timeline, exposed_wait_ns
+from sparda_core.trace_counters import Usage
 from sparda_core.work import Work, WorkContext
 
 
@@ -40,6 +43,7 @@ class Prediction:
     plan: StepPlan
     facts: tuple[StepFacts, ...]
     _run: Run | None
+    _watch: Callable[[], tuple[Usage, ...]] = attrs.field(eq=False, repr=False)
 
     @property
     def feasible(self) -> bool:
@@ -50,6 +54,13 @@ class Prediction:
     def timeline(self) -> Timeline:
         """When each operation runs."""
         return self._done.timeline
+
+    @property
+    def usage(self) -> tuple[Usage, ...]:
+        """What each resource gives over the timeline, for a trace's counters; simulated anew each time."""
+        if self.problem is not None:
+            raise self.problem
+        return self._watch()
 
     @property
     def step_s(self) -> float:
@@ -74,7 +85,7 @@ class Prediction:
     @property
     def misses(self) -> float:
         """Blocks moved per step, of one GPU: all layers, rows and KV heads."""
-        return sum(int(facts.misses.sum()) for facts in self.facts) / len(self.facts)
+        return sum(int(facts.misses.sum()) for facts in self.facts) / self._steps
 
     @property
     def late_blocks(self) -> float:
@@ -162,8 +173,17 @@ def predict(
         need=need, problem=problem, tokens=gpus * sum(f.rows * f.new_tokens for f in every) / len(every),
         provenance=_provenance(plan, context, profile) | _outside(plan, every, work, profile) | dict(notes or {}),
         plan=plan, facts=tuple(every),
-        run=None if problem else run_steps(plan, every, work, profile),
+        run=None if problem else run_steps(plan, every, work, profile, replicas=gpus),
+        watch=functools.partial(_watch, plan, every, context, selector, profile, work_of_op, gpus),
     )  # fmt: skip
+
+
+def _watch(
+    plan: StepPlan, facts: Sequence[StepFacts], context: WorkContext, selector: Selector, profile: Profile,
+    work_of_op: WorkOfOp | None, gpus: int,
+) -> tuple[Usage, ...]:  # fmt: skip
+    work = work_of_op or kernel_work(plan, context, selector)
+    return observe_steps(plan, facts, work, profile, replicas=gpus)
 
 
 def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> WorkOfOp:

@@ -48,12 +48,25 @@ def explain(scenario: Scenario) -> Explanation:
 
     raises  CapacityError where the scenario itself does not fit, and whatever its prediction raises
     """
-    bound = scenario.predict().bound
-    at = values_now(scenario)
-    found = [slope for name, value in at.items() if (slope := _slope(scenario, name, value)) is not None]
-    slopes = sorted((one for one in found if one.slope), key=lambda one: (-abs(one.slope), one.knob))
-    turns = tuple(nearest_turn(name, at[name], bound, _bound(scenario, name)) for name in LIMITS if name in at)
-    return Explanation(slopes=tuple(slopes), turns=turns)
+    return Explanation(slopes=slopes_of(scenario), turns=turns_of(scenario))
+
+
+def slopes_of(scenario: Scenario) -> tuple[Slope, ...]:
+    """Slopes of every numeric knob that has one, steepest first."""
+    found = [slope for name, at in values_now(scenario).items() if (slope := _slope(scenario, name, at)) is not None]
+    return tuple(sorted((one for one in found if one.slope), key=lambda one: (-abs(one.slope), one.knob)))
+
+
+def turns_of(scenario: Scenario) -> tuple[Turn, ...]:
+    """The nearest change of bound for each main knob; raises CapacityError where the scenario does not fit."""
+    bound, at = scenario.predict().bound, values_now(scenario)
+    # More slots than a row has blocks keep nothing more.
+    most = {"slots": float(scenario.spec().block_count(scenario.context))}
+    return tuple(
+        nearest_turn(name, at[name], bound, _bound(scenario, name), most=most.get(name, math.inf))
+        for name in LIMITS
+        if name in at
+    )
 
 
 def values_now(scenario: Scenario) -> dict[str, float]:

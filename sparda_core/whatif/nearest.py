@@ -60,15 +60,19 @@ class _Answers:
         return self._seen[value]
 
 
-def nearest_turn(knob: str, at: float, now: str, answer: Callable[[float], str]) -> Turn:
+def nearest_turn(
+    knob: str, at: float, now: str, answer: Callable[[float], str], *, most: float = math.inf
+) -> Turn:
     """The nearest change of `answer`, which is `now` at `at`.
 
     Looks at growing factors both ways, then bisects: a change and its undoing between two looks stay unseen.
     answer  may raise CapacityError or ConfigError: there is nothing beyond, then
+    most    no value above this is of interest
     """
     answers = _Answers(answer, whole=Scenario.knobs()[knob].kind is int)
     found, why = [], []
-    for limit in reversed(LIMITS[knob]):
+    low, high = LIMITS[knob]
+    for limit in (max(at, min(high, most)), min(at, low)):
         value, reason = _turn(answers, at, limit, now)
         if value is None:
             why.append(reason)
@@ -84,10 +88,12 @@ def _turn(answers: _Answers, at: float, limit: float, now: str) -> tuple[float |
     """The first value towards `limit` with another answer; else None, and how far there is none."""
     same, factor = at, FIRST_LOOK
     while True:
+        if limit == same:
+            return None, f"{same:.4g}"
         value = min(at * factor, limit) if limit > at else max(at / factor, limit)
         if answers.whole:
             value = float(math.ceil(value) if limit > at else math.floor(value))
-        if value == same or (limit > at) != (value > same):
+        if value == same:
             return None, f"{same:.4g}"
         there = answers.at(value)
         if there is None:

@@ -99,7 +99,8 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
         return prefill_facts(
             pair.shape, pair.spec, tokens=scenario.context, chunk=scenario.chunk, mode=scenario.prefill, slots=slots
         )
-    if scenario.locality is not None:
+    # What does not fit needs no misses: they take longest where there are most slots.
+    if scenario.locality is not None and room(scenario)[1] is None:
         return _played(
             locality_of(scenario), shape=pair.shape, spec=pair.spec, batch=scenario.batch, context=scenario.context,
             slots=scenario.slot_count(), policy=scenario.policy, resident_layers=plan.resident_layers,

@@ -117,6 +117,10 @@ def test_a_timeline_leaves_three_traces_with_the_same_tracks(tiny: Files, capsys
     assert tracks[0] == tracks[1]
     slices = [{e["name"] for e in both if e["ph"] == "X" and e["pid"] == process} for process in (1, 2)]
     assert slices[0] == slices[1]
+    alone = {name: json.loads((tmp_path / "t" / f"{name}.json").read_text()) for name in ("measured", "predicted")}
+    assert [{e["pid"] for e in one["traceEvents"]} for one in alone.values()] == [{1}, {2}]
+    assert "PCIe h2d" in alone["predicted"]["otherData"]["legend"]  # of the emulated link
+    assert alone["measured"]["otherData"]["timelines"][0]["machine"]["cores"] >= 1
     assert all(figures["step_s"] > 0 for figures in told["timelines"].values())
     assert len(told["timelines"]) == 2
 

@@ -5,24 +5,29 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from sparda_core import trace
 from sparda_core.errors import ConfigError, RecordingError
-from sparda_core.plan import Lane
+from sparda_core.plan import Lane, StepPlan
 from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.runtimes.offload_sync import OffloadSync
 from sparda_core.runtimes.resident import Resident
 from sparda_core.spans import Span, Timeline, exposed_wait_ns
-from sparda_core.trace import TraceSource, trace_events, write_trace
+from sparda_core.trace import Origin, TraceSource, trace_document, trace_events, write_trace
+from sparda_core.trace_clock import microseconds
+from sparda_core.trace_counters import WAIT, Usage
+from sparda_core.trace_parts import LANE_THREADS
 from tests.cli.stubs import Late, decode_plan, play
 
 PREFETCH = decode_plan(OffloadPrefetch())
 SYNC = decode_plan(OffloadSync(), Late())
 
 
-def source(plan: Any = PREFETCH, label: str = "predicted", **options: int) -> TraceSource:
-    return TraceSource(timeline=play(plan, label=label, **options), plan=plan)
+def source(plan: StepPlan = PREFETCH, label: str = "predicted", **options: int) -> TraceSource:
+    origin = Origin.MEASURED if label == "measured" else Origin.PREDICTED
+    return TraceSource(timeline=play(plan, label=label, **options), plan=plan, origin=origin)
 
 
 def of(events: list[dict[str, Any]], *phases: str) -> list[dict[str, Any]]:
@@ -55,7 +60,7 @@ def test_measured_and_predicted_timelines_get_the_same_tracks() -> None:
 def test_a_lane_that_nothing_ran_on_still_has_its_track() -> None:
     plan = decode_plan(Resident())
     events = trace_events([source(plan)])
-    assert {e["tid"] for e in of(events, "X")} == {trace.LANE_THREADS[Lane.COMPUTE]}
+    assert {e["tid"] for e in of(events, "X")} == {LANE_THREADS[Lane.COMPUTE]}
     assert len([e for e in of(events, "M") if e["name"] == "thread_name"]) == len(Lane)
 
 
@@ -104,16 +109,26 @@ def test_arrows_lead_from_selection_through_fetch_to_attention_of_the_same_layer
     assert sorted(met) == [(layer, step) for layer in (1, 2, 3) for step in (0, 1)]
 
 
-def test_two_timelines_never_share_an_arrow() -> None:
-    ids = [[e["id"] for e in of(trace_events([source(), source()]), "s") if e["pid"] == p] for p in (1, 2)]
-    assert ids[0]
-    assert not set(ids[0]) & set(ids[1])
+def test_no_two_arrows_share_an_id_and_ids_are_integers() -> None:
+    # Perfetto reads a quoted id as hexadecimal: one like "1.2" loses its arrow without a word.
+    ids = [event["id"] for event in of(trace_events([source(steps=3), source(), source(label="measured")]), "s")]
+    assert all(isinstance(one, int) for one in ids)
+    assert len(ids) == len(set(ids)) == 3 * (3 + 2 + 2)
+
+
+def test_a_process_id_says_whether_it_was_measured_in_whatever_file() -> None:
+    measured, predicted = source(label="measured"), source()
+    files = {"one": [measured], "other": [predicted], "both": [predicted, measured, predicted, measured]}
+    ids = {name: [told["pid"] for told in trace_document(of_file)["otherData"]["timelines"]]
+           for name, of_file in files.items()}  # fmt: skip
+    assert ids == {"one": [1], "other": [2], "both": [2, 1, 4, 3]}
+    assert {event["pid"] for event in trace_events(files["both"])} == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize(("plan", "exposed"), [(PREFETCH, False), (SYNC, True)], ids=["prefetch", "sync"])
 def test_the_counter_sums_to_the_exposed_wait(plan: Any, exposed: bool) -> None:  # noqa: FBT001
     one = source(plan, fetch_ns=2500)
-    counters = of(trace_events([one]), "C")
+    counters = [event for event in of(trace_events([one]), "C") if event["name"] == WAIT]
     total = sum(event["args"]["ns"] for event in counters)
     assert total == sum(exposed_wait_ns(one.timeline, one.plan).values())
     assert bool(total) is exposed
@@ -129,13 +144,76 @@ def test_operations_that_overlap_on_a_lane_are_refused() -> None:
         trace_events([bad])
 
 
-def test_a_trace_too_large_for_a_viewer_is_refused_and_leaves_no_file(
+def test_a_step_too_large_for_a_viewer_is_refused_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace, "MAX_EVENTS", 100)
-    with pytest.raises(ConfigError, match=r"\d+ events, more than 100: record fewer steps"):
+    monkeypatch.setattr(trace, "MAX_EVENTS", 60)
+    with pytest.raises(ConfigError, match=r"one step of the trace would hold up to \d+ events, more than 60"):
         write_trace(tmp_path / "big.json", [source()])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_steps_are_sampled_evenly_and_the_metadata_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = trace_document([source(steps=9), source(SYNC, "measured", steps=9)])
+    assert all(told["steps_drawn"] == list(range(9)) for told in whole["otherData"]["timelines"])
+    monkeypatch.setattr(trace, "MAX_EVENTS", 400)
+    assert len(whole["traceEvents"]) > 400
+    document = trace_document([source(steps=9), source(SYNC, "measured", steps=9)])
+    events = document["traceEvents"]
+    assert len(events) <= 400
+    for told in document["otherData"]["timelines"]:
+        drawn = told["steps_drawn"]
+        assert (drawn[0], drawn[-1]) == (0, 8)
+        assert 1 < len(drawn) < 9 == told["steps"]
+        assert told["steps_left_out"].startswith(f"{9 - len(drawn)} of 9")
+        assert {e["args"]["step"] for e in of(events, "X") if e["pid"] == told["pid"]} == set(drawn)
+    # What is drawn stands where it stood.
+    stays = [e for e in of(whole["traceEvents"], "X") if e["args"]["step"] == 8 and e["pid"] == 2]
+    assert [e for e in of(events, "X") if e["args"]["step"] == 8 and e["pid"] == 2] == stays
+
+
+def test_an_arrow_without_one_of_its_slices_is_not_drawn() -> None:
+    one = source(steps=1)
+    spans = [
+        attrs.evolve(span, end_ns=span.start_ns) if span.name == "select/2" else span
+        for span in one.timeline.spans
+        if span.name != "fetch/1"
+    ]
+    events = trace_events([attrs.evolve(one, timeline=Timeline(label="predicted", spans=tuple(spans)))])
+    assert len(of(events, "s")) == len(of(events, "t")) == len(of(events, "f")) == 1
+
+
+def test_events_of_every_track_are_in_order_of_time() -> None:
+    usage = [Usage(at, at // 20000, {"hbm": float(at % 7), "h2d": 1.0}) for at in range(0, 40000, 700)]
+    last: dict[tuple[object, ...], float] = {}
+    events = trace_events([attrs.evolve(source(), usage=usage), source(SYNC, "measured")])
+    for event in events:
+        if event["ph"] != "M":
+            track = event["pid"], event["tid"], event["name"] if event["ph"] == "C" else ""
+            assert event["ts"] >= last.get(track, 0.0)
+            last[track] = event["ts"]
+    assert len(last) == 4 + 2 + 1  # lanes, resources, and one exposed wait: prefetch has none
+
+
+def test_no_viewer_loses_a_nanosecond_to_microseconds_in_floating_point() -> None:
+    every = [*range(100_000), *(2**k + j for k in range(17, 50) for j in range(-3, 4))]
+    assert int(1001 / 1000 * 1000.0) == 1000  # the trouble
+    assert all(int(microseconds(ns) * 1000.0) == ns for ns in every)
+
+
+def test_counters_name_all_their_series_and_change_only_where_a_value_does() -> None:
+    usage = [
+        Usage(0, 0, {"sms_compute": 130, "sms_copy": 0, "flops": 5.0}),
+        Usage(5, 0, {"sms_compute": 130, "sms_copy": 2}),
+        Usage(9, 0, {"sms_compute": 130, "sms_copy": 2, "flops": 1.0}),
+    ]  # fmt: skip
+    document = trace_document([attrs.evolve(source(steps=1), usage=usage)])
+    held = [e for e in of(document["traceEvents"], "C") if e["name"] == "SMs held"]
+    assert [(e["ts"], e["args"]) for e in held] == [
+        (0.0, {"compute": 130, "copies": 0}), (0.005, {"compute": 130, "copies": 2}),
+    ]  # fmt: skip
+    assert "SMs held" in document["otherData"]["legend"]
+    assert "HBM" not in document["otherData"]["legend"]
 
 
 def test_a_trace_without_timelines_is_refused() -> None:
@@ -147,7 +225,11 @@ def test_a_written_trace_is_one_json_object_and_replaces_what_was_there(tmp_path
     file = tmp_path / "trace.json"
     file.write_text("old")
     count = write_trace(file, [source()])
-    read = json.loads(file.read_text())
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    read = json.loads(file.read_text(), parse_constant=refuse)
     assert read["traceEvents"] == trace_events([source()])
     assert len(read["traceEvents"]) == count
     assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]

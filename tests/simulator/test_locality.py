@@ -39,11 +39,15 @@ specs = st.builds(
 
 
 @settings(deadline=None, max_examples=60)
-@given(spec=specs, churn=st.floats(0, 1), tokens=st.integers(0, 120), seed=st.integers(0, 5))
+@given(
+    spec=specs, churn=st.floats(0, 1), tokens=st.integers(0, 120), seed=st.integers(0, 5),
+    reuse=st.sampled_from((((1, 1), (2, 0.5)), ((1, 1), (1.01, 0.01)), ((1, 1), (9, 0.99)))),
+)  # fmt: skip
 def test_every_selection_is_lawful_from_an_empty_row_to_a_long_one(
-    spec: BlockSpec, churn: float, tokens: int, seed: int
+    spec: BlockSpec, churn: float, tokens: int, seed: int, reuse: object
 ) -> None:
-    model = model_of(min(churn, spec.free / spec.budget))
+    """The reuses are an easy one, one whose draws all meet at the top of the stack, and one beyond its end."""
+    model = model_of(min(churn, spec.free / spec.budget), reuse)
     drawn = Streams(model, spec, streams=3, tokens=tokens, seed=seed)
     for position in range(tokens, tokens + 24):
         chosen = drawn.step()

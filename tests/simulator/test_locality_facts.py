@@ -97,6 +97,21 @@ def test_the_mean_of_many_steps_is_the_steady_step() -> None:
     assert mean_facts(steps).misses.mean() == pytest.approx(steady.misses.mean(), abs=0.02)
 
 
+def test_rows_that_share_a_stream_see_it_at_different_steps() -> None:
+    first, second = facts_of(batch=128, slots=32, policy="lru")
+    now, next_step = (facts.misses.reshape(16, 64) for facts in (first, second))
+    np.testing.assert_array_equal(next_step[:-1], now[1:])
+    assert (now[0] != now[1]).any()
+
+
+def test_a_row_that_outgrows_its_budget_begins_to_miss() -> None:
+    model = attrs.evolve(MODEL, churn=0.2)
+    facts = locality_facts(model, shape=SHAPE, spec=SPEC, batch=4, context=64 * 15, slots=16, steps=64 * 6)
+    misses = [int(step.misses.sum()) for step in facts]
+    assert not any(misses[: 64 + 1])
+    assert misses[-1] == pytest.approx(0.2 * 16 * 32, abs=1)
+
+
 def test_seeds_are_independent_and_each_gives_the_same_facts_again() -> None:
     one, again, other = (facts_of(seed=seed, slots=32, policy="lru") for seed in (1, 1, 2))
     assert one == again
@@ -124,12 +139,20 @@ def test_the_models_texts_change_no_miss() -> None:
     assert locality_facts(renamed, **asked) == facts_of()  # type: ignore[arg-type]
 
 
-def test_a_long_context_is_played_too() -> None:
+@pytest.mark.parametrize("context", [2**17, 2**21, 2**31 - 2])
+def test_a_context_of_any_length_is_played(context: int) -> None:
     (facts,) = locality_facts(
         MODEL, shape=named_shape("minicpm4.1-8b"), spec=BlockSpec(sink=1, local=32, budget=96), batch=2,
-        context=2**22, slots=192, policy="lru", steady=True,
+        context=context, slots=192, policy="lru", steady=True,
     )  # fmt: skip
+    assert facts.lengths.tolist() == [context, context]
     assert facts.misses.sum() / facts.selected.sum() == pytest.approx(0.056 * 0.4467, abs=0.001)
+
+
+def test_more_slots_than_blocks_leave_nothing_to_miss() -> None:
+    (facts,) = facts_of(slots=2**31 - 1, policy="lru", steps=1, steady=True)
+    assert facts.slots == 2**31 - 1
+    assert not facts.misses.any()
 
 
 @pytest.mark.parametrize(

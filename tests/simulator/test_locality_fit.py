@@ -82,6 +82,16 @@ def test_counts_by_hand_of_one_stream() -> None:
     assert found.churn == pytest.approx(1 / 3)
 
 
+def test_a_row_that_sat_out_goes_on_from_its_own_last_selection() -> None:
+    spec = BlockSpec(block=4, window=4, stride=2, sink=0, local=1, budget=3)
+    recorder = Recorder(shape=attrs.evolve(SHAPE, layers=1, q_heads=1, kv_heads=1), spec=spec, selector="hand")
+    for position, chosen in ((16, (0, 3, 4)), (-1, (-1, -1, -1)), (17, (0, 3, 4)), (18, (1, 3, 4))):
+        recorder.add([position], np.array(chosen).reshape(1, 1, 1, 3))
+    found = fit(recorder.recording()).fitted
+    assert found is not None
+    assert (found.selected, found.newcomers, found.unseen) == (6, 1, 1)
+
+
 def test_a_block_that_was_just_opened_is_no_newcomer() -> None:
     found = fit(record(attrs.evolve(KNOWN, churn=0), steps=130))
     assert found.churn == 0

@@ -43,7 +43,7 @@ def test_the_policies_are_those_of_the_runtimes() -> None:
     assert POLICIES == POOL_POLICIES
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(run=runs(), tails=st.none() | st.integers(0, BLOCKS - 1))
 def test_blocks_sit_in_the_slots_in_which_the_runtimes_pool_has_them(
     run: tuple[int, str, npt.NDArray[np.int32]], tails: int | None

@@ -4,12 +4,14 @@ import attrs
 import numpy as np
 import pytest
 
+from sparda_core.compose import compose
 from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.facts import StepFacts
 from sparda_core.layer_view import LayerView
 from sparda_core.selectors.recording import Recorder, Recording
-from sparda_core.simulator.trace_facts import recorded_facts
+from sparda_core.simulator.trace_facts import mean_facts, recorded_facts
 from tests.agreement.worlds import SHAPE, SPEC, TOKENS, pair
+from tests.simulator.scenes import gpu
 
 STEPS = 24
 
@@ -99,3 +101,16 @@ def test_what_a_recording_cannot_give_is_refused(
     recording, _ = record("forecast", "offload-prefetch", (75,))
     with pytest.raises(kind, match=told):
         recorded_facts(recording, **options)  # type: ignore[arg-type]
+
+
+def test_a_recording_is_predicted_under_slots_that_it_never_had() -> None:
+    recording, _ = record("forecast", "offload-prefetch", (130,))
+    times = []
+    for slots, policy in ((5, "last-selection"), (10, "lru"), (40, "lru")):
+        options = {"slots": slots, "policy": policy, "engine": "uva"}
+        pairing = compose(SHAPE, "forecast", "offload-prefetch", spec=SPEC, runtime_options=options)
+        met = recorded_facts(recording, slots=slots, policy=policy, resident_layers=1, skip=STEPS // 2)
+        times.append(pairing.predict(gpu(link=1e6), facts=met).step_s)
+        mean_s = pairing.predict(gpu(link=1e6), facts=mean_facts(met)).step_s
+        assert 0.5 * times[-1] < mean_s <= times[-1] + 1e-8, "bursts of misses wait, their mean hides"
+    assert times[0] > times[1] > times[2]
