@@ -23,47 +23,40 @@ def run_ahead(engine: Engine) -> None:
     """Take the compute lane as far ahead as nothing else can notice."""
     track, slots, watched = engine.main[0], engine.slots, engine.layout.watched
     while not slots.waiting and slots.due_ns == NEVER:
-        horizon_ns = _horizon_ns(engine, track)
+        horizon_ns = NEVER
+        for other in engine.side:
+            if other.due_ns < horizon_ns:  # noqa: PLR1730 - a call of min costs more than the rest
+                horizon_ns = other.due_ns
         if track.state == LAUNCH:
             _jump(engine, track, horizon_ns)
-        elif track.state == FLOWS:
-            _finish(engine, track, horizon_ns)
-        due_ns = track.due_ns
-        for flow in track.flows:
-            if flow.end_ns is None and flow.due_ns < due_ns:
-                due_ns = flow.due_ns
-        # The end of an operation for which another lane waits is an instant of both.
-        if due_ns >= horizon_ns or (watched[track.op] and track.state != LAUNCH):
+        now_ns = track.due_ns
+        if now_ns >= horizon_ns:
             return
-        # An instant of the compute lane alone.
-        engine.finish_flows(due_ns)
-        while engine.progress(track, due_ns):
+        # An instant of the compute lane alone, unless it ends an operation for which another lane waits.
+        if track.state == FLOWS:
+            track.end_flows(now_ns)
+            engine.stale = True
+            if not track.live:
+                engine.end(track, now_ns)
+        if track.state == FREE and watched[track.op]:
+            engine.settle(now_ns)
+        while engine.progress(track, now_ns):
             if track.state == FREE and watched[track.op]:
-                engine.settle(due_ns)
+                engine.settle(now_ns)
                 break
-        engine.solve(due_ns)
-
-
-def _horizon_ns(engine: Engine, own: Track) -> int:
-    """The earliest time at which anything but the compute lane does something."""
-    horizon_ns = NEVER
-    for track in engine.side:
-        horizon_ns = min(horizon_ns, track.due_ns)
-    for flow in engine.fluid.flows:
-        if flow.owner is not own and flow.due_ns < horizon_ns:
-            horizon_ns = flow.due_ns
-    return horizon_ns
+        engine.solve(now_ns)
 
 
 def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
     """Run whole operations, the first of them in its launch gap; begin the one that would reach the horizon."""
-    programs = programs_now(engine)
+    beside = engine.situation()
+    programs = programs_now(engine, beside)
     layout, ledger, issued = engine.layout, track.ledger, track.issued
     ends, ops, costs = ledger.ends, track.ops, track.costs
     while True:
         cost, op = track.cost, track.op
         if cost.number not in programs:
-            programs[cost.number] = program(engine, cost)
+            programs[cost.number] = program(engine.machine, beside, cost)
         known = programs[cost.number]
         if known is None:
             return
@@ -78,7 +71,8 @@ def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
         if layout.watched[op] or track.head == len(ops):
             break
         op = ops[track.head]
-        if any(ends[wait] < 0 for wait in layout.waits[op]) or (issued is not None and issued[op] > end_ns):
+        waits = layout.waits[op]
+        if (waits and min([ends[wait] for wait in waits]) < 0) or (issued is not None and issued[op] > end_ns):
             break
         track.op, track.cost, track.waited_ns = op, costs[op], 0
         track.due_ns += track.cost.launch_ns
@@ -93,37 +87,5 @@ def _begin(engine: Engine, track: Track, horizon_ns: int) -> None:
     engine.begin(track, track.due_ns)
     if track.due_ns < horizon_ns:
         flow_ns = track.due_ns
-        engine.open_flows(track, flow_ns)
+        track.open_flows(flow_ns)
         engine.solve(flow_ns)
-
-
-def _finish(engine: Engine, track: Track, horizon_ns: int) -> None:
-    """Let the flows of the operation under way end, as far as what runs beside it keeps its rates."""
-    fluid = engine.fluid
-    own = [flow for flow in track.flows if flow.end_ns is None]
-    beside = [flow for flow in fluid.flows if flow.owner is not track]
-    kinds = [flow.kind for flow in beside]
-    now_ns = NEVER
-    while own:
-        next_ns = min([flow.due_ns for flow in own])
-        rest = [flow for flow in own if flow.due_ns > next_ns]
-        rates = fluid.rates.of(tuple(sorted([*kinds, *[flow.kind for flow in rest]])))
-        if next_ns >= horizon_ns or any([rates[flow.kind] != flow.rate for flow in beside]):
-            break
-        now_ns = next_ns
-        for flow in own:
-            if flow.due_ns <= now_ns:
-                flow.moved, flow.end_ns = flow.size, now_ns
-        for flow in rest:
-            if rates[flow.kind] != flow.rate:
-                flow.change_rate(rates[flow.kind], now_ns)
-        own = rest
-    if now_ns == NEVER:
-        return
-    track.left = len(own)
-    fluid.flows = [flow for flow in fluid.flows if flow.end_ns is None]
-    fluid.due_ns = min([flow.due_ns for flow in fluid.flows], default=NEVER)
-    if not own:
-        engine.progress(track, now_ns)
-        # It goes on in an instant of its own.
-        track.due_ns = now_ns

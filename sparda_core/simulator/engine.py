@@ -3,12 +3,12 @@
 SimPy's event loop calls at every instant at which something is due: a flow's last unit, the end of a
 launch gap or of a latency, a boundary between two kernels for which somebody waits. In an instant
 
-1. flows that are due end;
+1. flows that are due end, and operations with their last one: their SMs and their queue are free;
 2. lanes other than compute lanes get as far as they can; queues serve whoever was ready first (ties: plan
    order); copy kernels' thread blocks that wait are placed;
 3. compute lanes get as far as they can, one operation at a time: a compute kernel takes its SMs after the
    copies that waited for them;
-4. if anything moved, again from 2; then slowdowns and rates are solved, once, and the next call is armed.
+4. if an operation ended on the way, again from 2; then slowdowns and rates are solved, once, and the next call is armed.
 
 So simultaneous events have an order of their own, whatever order they were armed in.
 """
@@ -20,14 +20,14 @@ from collections.abc import Callable
 import simpy
 
 from sparda_core.simulator.ahead import run_ahead
-from sparda_core.simulator.fluid import NEVER, Fluid
+from sparda_core.simulator.fluid import NEVER
 from sparda_core.simulator.host import Host
 from sparda_core.simulator.layout import Layout
 from sparda_core.simulator.link import Wake
-from sparda_core.simulator.machine import Bill, Machine
+from sparda_core.simulator.machine import FLOW_BITS, Bill, Machine, Situation
 from sparda_core.simulator.slots import Slots
 from sparda_core.simulator.track import (
-    AT_WORK, DONE, FREE, FRESH, ISSUE, LATENCY, LAUNCH, QUEUE, RATES, SEAT, SLOWDOWNS, Ledger, Track,
+    AT_WORK, DONE, FLOWS, FREE, ISSUE, LATENCY, LAUNCH, QUEUE, SEAT, Ledger, Track,
 )  # fmt: skip
 
 Observer = Callable[[int, dict[str, float]], None]
@@ -46,7 +46,6 @@ class Engine:
         self, layout: Layout, bill: Bill, machine: Machine, observer: Observer | None = None, *, coalesce: bool = True
     ) -> None:
         self.machine, self.layout, self._observer = machine, layout, observer
-        self.fluid = Fluid(machine.rates)
         self.side: list[Track] = []
         self.main: list[Track] = []
         self._hosts: list[Host] = []
@@ -55,9 +54,12 @@ class Engine:
         self._open = len(self.tracks)
         # What runs now, in the order it started.
         self.running: list[Track] = []
-        self.stale = FRESH
-        # Whether each replica's compute lane is at work; kept only where a copy kernel's rate depends on it.
-        self._at_work = [False] * machine.replicas if bill.caps else None
+        # Whether anything changed that slowdowns and rates depend on.
+        self.stale = False
+        # Replicas whose compute lane is at work, as bits; None where no copy kernel's rate depends on it.
+        self._ended = False
+        self._solved = machine.solved
+        self._at_work = 0 if bill.caps else None
         self._queues: dict[tuple[int, str], Track | None] = {}
         self._queued: list[tuple[int, int, Track]] = []
         self.slots = Slots(machine, self)
@@ -90,8 +92,12 @@ class Engine:
     # One instant.
 
     def _instant(self, now_ns: int) -> None:
-        if self.fluid.due_ns <= now_ns:
-            self.finish_flows(now_ns)
+        for track in self.tracks:
+            if track.due_ns <= now_ns and track.state == FLOWS:
+                track.end_flows(now_ns)
+                self.stale = True
+                if not track.live:
+                    self.end(track, now_ns)
         slots = self.slots
         if slots.due_ns <= now_ns:
             slots.pass_boundaries(now_ns)
@@ -100,68 +106,74 @@ class Engine:
         if self._ahead and self._open:
             run_ahead(self)
         if self._observer is not None:
-            self._observer(now_ns, {**self.fluid.usage(), **slots.usage()})
+            self._observer(now_ns, {**self.usage(), **slots.usage()})
         if not self._open:
             self._over.succeed()
             return
-        due_ns = min(self.fluid.due_ns, slots.due_ns)
+        due_ns = slots.due_ns
         for track in self.tracks:
             if track.due_ns < due_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
                 due_ns = track.due_ns
         self._wake.at(due_ns)
 
-    def finish_flows(self, now_ns: int) -> None:
-        """End the flows that are due."""
-        for flow in self.fluid.finish(now_ns):
-            flow.owner.left -= 1
-            self.stale = self.stale or RATES
-
     def settle(self, now_ns: int) -> None:
         """Take every lane as far as it gets at this instant."""
-        again = True
-        while again:
-            again = False
+        self._ended = True
+        while self._ended:
+            self._ended = False
             for track in self.side:
-                again |= self.progress(track, now_ns)
-            if self._queued:
-                again |= self._serve(now_ns)
-            if self.slots.waiting:
-                again |= self.slots.place()
+                if track.due_ns <= now_ns or track.state in _ASKS:
+                    self.progress(track, now_ns)
+            if self._queued and self._serve(now_ns):
+                self._ended = True
+            if self.slots.waiting and self.slots.place():
+                self._ended = True
             for track in self.main:
-                again |= self.progress(track, now_ns)
+                if track.due_ns <= now_ns or track.state in _ASKS or track.retakes:
+                    self.progress(track, now_ns)
             for host in self._hosts:
-                again |= host.waits and host.go_on()
+                if host.waits and host.go_on():
+                    self._ended = True
+
+    def situation(self) -> Situation:
+        """What runs now, as Machine.solve wants it."""
+        running = [track.part << FLOW_BITS | track.mask for track in self.running]
+        if self._at_work is not None and running:
+            running.append(-1 - self._at_work)
+        return tuple(running)
 
     def solve(self, now_ns: int) -> None:
         """Bring slowdowns, rates and boundaries up to date, where anything changed that they depend on."""
         if self._at_work is not None:
+            work = 0
             for track in self.main:
-                work = track.state in AT_WORK
-                if work != self._at_work[track.replica]:
-                    self._at_work[track.replica] = work
-                    self.stale = SLOWDOWNS
-        if self.stale:
-            if self.stale == SLOWDOWNS and self.running:
-                self._contend()
-            self.stale = FRESH
-            self.fluid.solve(now_ns)
+                if track.state in AT_WORK:
+                    work |= 1 << track.replica
+            if work != self._at_work:
+                self._at_work = work
+                self.stale = True
+        if not self.stale:
+            return
+        self.stale = False
+        running = self.running
+        if running:
+            situation = self.situation()
+            # By memory, or worked out.
+            solution = self._solved.get(situation) or self.machine.solve(situation)
+            for track, rates in zip(running, solution, strict=True):
+                if track.live:
+                    track.set_rates(rates, now_ns)
+        if self.slots.restless:
             self.slots.arm(now_ns)
 
-    def _contend(self) -> None:
-        """Set how much each running operation is slowed by the others."""
-        work = self._at_work
-        seen = tuple(
-            [(track.cost.number, len(track.placed), track.lag, work and work[track.replica]) for track in self.running]
-        )
-        slowed = self.machine.slowed.get(seen)
-        if slowed is None:
-            parts = [
-                (track.cost, len(track.placed), track.lag, bool(work and work[track.replica]))
-                for track in self.running
-            ]  # fmt: skip
-            slowed = self.machine.slowed[seen] = self.machine.slow(parts)
-        for track, kinds in zip(self.running, slowed, strict=True):
-            track.set_kinds(kinds)
+    def usage(self) -> dict[str, float]:
+        """Units per second now taken from each resource."""
+        taken = dict.fromkeys(self.machine.rates.capacity, 0.0)
+        for track in self.running:
+            for flow in track.live:
+                for name, amount in track.cost.demands[flow.kind].uses:
+                    taken[name] += flow.rate * amount
+        return taken
 
     # One lane.
 
@@ -190,14 +202,18 @@ class Engine:
                 return False
         track.op, track.cost = op, track.costs[op]
         track.waited_ns = now_ns - track.free_ns
-        track.state = ISSUE
-        return True
+        if track.issued is not None:
+            track.state = ISSUE
+            return True
+        track.due_ns = now_ns + track.cost.launches_in_ns(track.waited_ns)
+        track.state = LAUNCH
+        return track.due_ns == now_ns
 
     def _issue(self, track: Track, now_ns: int) -> bool:
-        if track.issued is not None:
-            track.due_ns = track.issued[track.op]
-            if track.due_ns > now_ns:
-                return False
+        assert track.issued is not None
+        track.due_ns = track.issued[track.op]
+        if track.due_ns > now_ns:
+            return False
         track.due_ns = now_ns + track.cost.launches_in_ns(track.waited_ns)
         track.state = LAUNCH
         return True
@@ -244,53 +260,57 @@ class Engine:
         track.start_ns = now_ns
         if track.cost.sizes:
             # Held from the start: a copy kernel takes its SMs before its first byte moves.
+            track.part = track.cost.part
+            if track.cost.grid is not None:
+                track.part = self.machine.part(track.cost, len(track.placed), track.lag)
             self.running.append(track)
-            self.stale = SLOWDOWNS
+            self.stale = True
         track.due_ns = now_ns + track.cost.latency_ns
         track.state = LATENCY
 
     def _latency(self, track: Track, now_ns: int) -> bool:
         if track.due_ns > now_ns:
             return False
-        self.open_flows(track, now_ns)
+        track.open_flows(now_ns)
+        self.stale = True
         return True
-
-    def open_flows(self, track: Track, now_ns: int) -> None:
-        """Begin the flows of the operation at a lane's head."""
-        moving = track.open_flows(now_ns)
-        if moving:
-            self.fluid.flows += moving
-            self.stale = self.stale or RATES
 
     def _flows(self, track: Track, now_ns: int) -> bool:
         if track.retakes:
             self.slots.retake(track)
-        if track.left:
+        if track.live:
             return False
+        self.end(track, now_ns)
+        return True
+
+    def end(self, track: Track, now_ns: int) -> None:
+        """End the operation at a lane's head, all of whose flows have ended."""
         start_ns, op, ledger = track.flow_ns, track.op, track.ledger
         ledger.starts[op] = track.start_ns
         # Every flow of an operation that ends has ended.
         ledger.flow_ends[op] = tuple([(flow.end_ns or 0) - start_ns for flow in track.flows])
         if track.cost.sizes:
             self.running.remove(track)
-            self.stale = SLOWDOWNS
+            self.stale = True
         if track.cost.grid is not None:
             self.slots.leave(track)
         if track.cost.queue:
             self._queues[track.replica, track.cost.queue] = None
-        track.flows, track.kinds = [], ()
+        track.flows, track.mask = [], 0
         self._close(track, now_ns)
-        return True
 
     def _close(self, track: Track, now_ns: int) -> None:
         track.ledger.ends[track.op] = track.free_ns = now_ns
         track.head += 1
         track.state = FREE
+        self._ended = True
 
     def _stay(self, track: Track, now_ns: int) -> bool:
         return False
 
 
+#: States that no time ends: they end with something else.
+_ASKS = frozenset({FREE, ISSUE, SEAT})
 # By state.
 _STEPS = (
     Engine._free, Engine._issue, Engine._launch, Engine._stay, Engine._seat, Engine._latency, Engine._flows,  # noqa: SLF001

@@ -19,8 +19,16 @@ from sparda_core.simulator.sms import Seat, SmPool
 if TYPE_CHECKING:
     from sparda_core.simulator.programs import Programs
 
-#: What slows a running operation: the other prices beside it, the waves it lacks, its placed thread blocks.
 Kinds = tuple[int, ...]
+#: What runs now, one number an operation in the order they started: its part, and as lowest bits which of
+#: its flows are live. Where a copy kernel's rate depends on it: last, minus one minus the replicas whose
+#: compute lane is at work, as bits.
+Situation = tuple[int, ...]
+#: Rates of each operation's live flows.
+Solution = tuple[tuple[float, ...], ...]
+#: Bits of a situation's number that say which flows are live.
+FLOW_BITS = 8
+_ALL_FLOWS = (1 << FLOW_BITS) - 1
 #: Fields that tell two prices apart, besides their charges.
 _OTHERS = tuple(field.name for field in attrs.fields(Price) if field.name != "charges")
 
@@ -34,8 +42,8 @@ class Cost:
     """
 
     __slots__ = (
-        "caps", "demands", "grid", "kernels", "labels", "latency_ns", "launch_ns", "number", "places", "price",
-        "queue", "replica", "sizes", "skips", "takes", "wake_ns", "waves_alone",
+        "caps", "demands", "grid", "kernels", "labels", "latency_ns", "launch_ns", "mask", "number", "places", "price",
+        "part", "queue", "replica", "sizes", "skips", "takes", "wake_ns", "waves_alone",
     )  # fmt: skip
 
     def __init__(self, price: Price, number: int, replica: int, demands: tuple[Demand, ...], *, slots: bool) -> None:
@@ -52,6 +60,10 @@ class Cost:
         self.caps = price.copy_caps if self.places else ()
         self.queue = price.queue
         self.waves_alone = 0
+        # Bits of the flows that move anything.
+        self.mask = sum(1 << bit for bit, size in enumerate(self.sizes) if size)
+        # Number of this cost alone (Machine.part).
+        self.part = -1
 
     def launches_in_ns(self, waited_ns: int) -> int:
         """From the end of what it waits for to its start, after a wait of `waited_ns` for another lane."""
@@ -97,8 +109,10 @@ class Machine:
         self._numbers: dict[tuple[object, ...], Cost] = {}
         self._costs: dict[tuple[int, int], Cost] = {}
         self._slowdowns: dict[tuple[int, ...], float] = {}
-        #: By what runs now (see Engine): the kinds of everyone's flows.
-        self.slowed: dict[tuple[object, ...], tuple[Kinds, ...]] = {}
+        self._parts: dict[tuple[int, int, float], int] = {}
+        self._by_part: list[tuple[Cost, int, float]] = []
+        #: By what runs now: see `solve`.
+        self.solved: dict[Situation, Solution] = {}
         self._capped: dict[tuple[int, float], Kinds] = {}
         self._placed: dict[tuple[int, int, bool, float], Kinds] = {}
 
@@ -124,15 +138,18 @@ class Machine:
         cost = self._numbers.get(key)
         if cost is None:
             cost = Cost(price, len(self._numbers), replica, demands, slots=self.profile.sms > 0)
-            self._check_grid(cost)
+            self._check(cost)
             self._numbers[key] = cost
+            cost.part = self.part(cost)
         return cost
 
     def _uses(self, uses: Mapping[str, float], replica: int) -> Mapping[str, float]:
         return uses if self.replicas == 1 else {self.named(name, replica): uses[name] for name in uses}
 
-    def _check_grid(self, cost: Cost) -> None:
+    def _check(self, cost: Cost) -> None:
         grid = cost.grid
+        if len(cost.sizes) > FLOW_BITS:
+            raise ProfileError(f"a price has {len(cost.sizes)} charges; most {FLOW_BITS}")
         if grid is None:
             return
         if grid.ctas < 1 or grid.cluster < 1 or grid.per_sm < 1 or cost.kernels < 1:
@@ -152,14 +169,33 @@ class Machine:
             host=any(c.price.issue_s or c.price.then_s or c.price.host_waits for c in distinct),
         )  # fmt: skip
 
-    def slow(self, running: Sequence[tuple[Cost, int, float, bool]]) -> tuple[Kinds, ...]:
-        """Kinds of everyone's flows, of all that run now: (cost, placed blocks, lag, compute lane at work)."""
-        kinds = []
-        for at, (cost, placed, lag, beside_compute) in enumerate(running):
+    def part(self, cost: Cost, placed: int = 0, lag: float = 1.0) -> int:
+        """Number of a running operation: its cost, its placed thread blocks, how much longer it takes for want of SMs."""
+        key = cost.number, placed, lag
+        number = self._parts.get(key)
+        if number is None:
+            number = self._parts[key] = len(self._by_part)
+            self._by_part.append((cost, placed, lag))
+        return number
+
+    def solve(self, situation: Situation) -> Solution:
+        """Slowdowns and rates of what runs now, by memory."""
+        solution = self.solved.get(situation)
+        if solution is None:
+            solution = self.solved[situation] = self._solve(situation) if situation else ()
+        return solution
+
+    def _solve(self, situation: Situation) -> Solution:
+        work = -1 - situation[-1] if situation[-1] < 0 else 0
+        running = [(*self._by_part[number >> FLOW_BITS], number & _ALL_FLOWS) for number in situation if number >= 0]
+        live: list[list[int]] = []
+        for at, (cost, placed, lag, mask) in enumerate(running):
             others = tuple(other[0] for number, other in enumerate(running) if number != at)
             factor = self.slowdown(cost, others) * lag
-            kinds.append(self.kinds(cost, factor, placed, beside_compute=beside_compute))
-        return tuple(kinds)
+            kinds = self.kinds(cost, factor, placed, beside_compute=bool(work >> cost.replica & 1))
+            live.append([kind for bit, kind in enumerate(kinds) if mask >> bit & 1])
+        rates = self.rates.of(tuple(sorted(kind for kinds in live for kind in kinds)))
+        return tuple(tuple(rates[kind] for kind in kinds) for kinds in live)
 
     def slowdown(self, mine: Cost, others: tuple[Cost, ...]) -> float:
         """What the profile says of `mine` beside `others`, in the order they started; 1 beside nothing."""

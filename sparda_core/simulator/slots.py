@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sparda_core.simulator.fluid import NEVER
 from sparda_core.simulator.machine import Machine
-from sparda_core.simulator.track import FLOWS, SLOWDOWNS, Track
+from sparda_core.simulator.track import FLOWS, LATENCY, Track
 
 if TYPE_CHECKING:
     from sparda_core.simulator.engine import Engine
@@ -28,6 +28,8 @@ class Slots:
         self.waiting: list[Track] = []
         self.due_ns = NEVER
         self._due: dict[int, int] = {}
+        # Whether a copy kernel came, went or waits since every compute kernel under way took its SMs.
+        self.restless = False
 
     def usage(self) -> dict[str, float]:
         """SMs held, for the observer; nothing where SMs are not modelled."""
@@ -41,6 +43,7 @@ class Slots:
     def wait(self, track: Track) -> None:
         """A copy kernel wants SMs from now on (ties: plan order)."""
         self.waiting.append(track)
+        self.restless = True
 
     def place(self) -> bool:
         """Place waiting thread blocks on free SMs; True where one was placed."""
@@ -55,8 +58,9 @@ class Slots:
             got = pool.place(grid.ctas - len(track.placed), grid.cluster, spare)
             if got:
                 track.placed += got
-                self._engine.stale = SLOWDOWNS
-                placed = True
+                if track in self._engine.running:
+                    track.part = self._machine.part(track.cost, len(track.placed), track.lag)
+                self._engine.stale = placed = self.restless = True
                 if len(track.placed) == grid.ctas:
                     self.waiting.remove(track)
         return placed
@@ -87,6 +91,7 @@ class Slots:
                 self.waiting.remove(track)
             pool.release(track.placed)
             track.placed = ()
+            self.restless = True
         else:
             pool.give()
             track.lag = 1.0
@@ -94,17 +99,18 @@ class Slots:
     def arm(self, now_ns: int) -> None:
         """Find the next boundary at which SMs change hands."""
         self.due_ns = NEVER
+        self.restless = bool(self.waiting)
+        self._due.clear()
         for track in self._engine.main:
-            if track.state != FLOWS or track.cost.kernels == 1 or track.cost.grid is None:
+            if track.state not in (LATENCY, FLOWS) or track.cost.kernels == 1 or track.cost.grid is None:
                 continue
             pool = self._pools[track.replica]
             assert pool is not None
             awaited = any(copy.replica == track.replica for copy in self.waiting)
             if awaited or self._machine.wave_factor(track.cost, pool.seat(track.cost.grid)) != track.lag:
+                self.restless = True
                 self._due[track.replica] = due_ns = _boundary_ns(track, now_ns)
                 self.due_ns = min(self.due_ns, due_ns)
-            else:
-                self._due[track.replica] = NEVER
 
     def pass_boundaries(self, now_ns: int) -> None:
         """Kernels end whose boundary is due, if their operation goes on; the next ones take SMs in this instant."""
@@ -112,8 +118,8 @@ class Slots:
         for track in self._engine.main:
             if self._due.get(track.replica, NEVER) <= now_ns:
                 self._due[track.replica] = NEVER
-                self._engine.stale = SLOWDOWNS
-                if track.state == FLOWS and track.left:
+                self._engine.stale = True
+                if track.state == FLOWS and track.live:
                     pool = self._pools[track.replica]
                     assert pool is not None
                     track.kernel += 1
@@ -124,15 +130,17 @@ class Slots:
         """The next kernel of an operation takes its SMs."""
         track.retakes = False
         assert self._take(track), "placing left no SM to an operation under way"
+        track.part = self._machine.part(track.cost, 0, track.lag)
 
 
 def _boundary_ns(track: Track, now_ns: int) -> int:
     """When the slowest flow of an operation reaches its next boundary; NEVER where only its end is left."""
     kernels = track.cost.kernels
+    if track.state != FLOWS:
+        return NEVER
     slowest = min(flow.moved_at(now_ns) / flow.size if flow.end_ns is None else 1.0 for flow in track.flows)
     track.kernel = max(track.kernel, int(slowest * kernels + _ROUNDING))
     mark = track.kernel + 1
     if mark >= kernels:
         return NEVER
-    under_way = [flow for flow in track.flows if flow.end_ns is None]
-    return max(now_ns, *(flow.reach_ns(flow.size * mark / kernels) for flow in under_way))
+    return max(now_ns, *(flow.reach_ns(flow.size * mark / kernels) for flow in track.live))

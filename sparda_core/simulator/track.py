@@ -17,9 +17,6 @@ LATENCY = 5  # has begun; its flows have not
 FLOWS = 6  # its flows move
 DONE = 7  # the lane has ended
 
-# What must be brought up to date before time goes on: nothing, rates alone, or slowdowns and rates.
-FRESH, RATES, SLOWDOWNS = range(3)
-
 #: States in which a compute lane is at work: from the first operation of a chain until it waits for something.
 AT_WORK = frozenset({LAUNCH, LATENCY, FLOWS})
 
@@ -43,11 +40,12 @@ class Track:
     """One lane of one replica.
 
     head      position in `ops` of the operation at its head; `op` is that operation's position in the plan
-    due_ns    end of the launch gap, of the latency, or when the host has issued; NEVER for none of them
+    due_ns    when it next does something of itself: end of the launch gap or the latency, the next of its
+              flows to end; NEVER where it waits for something else
     free_ns   when the operation before it ended
     wanted_ns when it was ready for SMs
-    left      flows that have not ended
-    kinds     of its flows, as slowed by what runs beside it; empty before that is known
+    part      number of its cost with the SMs it has (Machine.part)
+    flows     all of its flows; `live` those that have not ended, and `mask` which those are, as bits
     placed    TPC of each thread block of a copy kernel that has its SM
     lag       how much longer the kernel under way takes for want of SMs, >= 1
     kernel    which kernel of the operation is under way
@@ -55,9 +53,9 @@ class Track:
     """
 
     __slots__ = (
-        "compute", "cost", "costs", "due_ns", "flow_ns", "flows", "free_ns", "head", "issued", "kernel", "kinds",
-        "lag", "ledger", "left", "op", "ops", "placed", "replica", "retakes", "start_ns", "state", "waited_ns",
-        "wanted_ns",
+        "compute", "cost", "costs", "due_ns", "flow_ns", "flows", "free_ns", "head", "issued", "kernel", "lag",
+        "ledger", "live", "mask", "op", "ops", "part", "placed", "replica", "retakes", "start_ns", "state",
+        "waited_ns", "wanted_ns",
     )  # fmt: skip
 
     def __init__(
@@ -66,32 +64,41 @@ class Track:
         self.ops, self.costs, self.ledger, self.replica, self.compute = ops, costs, ledger, replica, compute
         self.issued: list[int] | None = None
         self.state = FREE
-        self.head = self.free_ns = self.waited_ns = self.start_ns = self.flow_ns = self.left = self.kernel = 0
-        self.wanted_ns = 0
+        self.head = self.free_ns = self.waited_ns = self.wanted_ns = self.start_ns = self.flow_ns = 0
+        self.part = self.mask = self.kernel = 0
         self.op, self.cost = ops[0], costs[ops[0]]
         self.due_ns = NEVER
         self.flows: list[Flow] = []
-        self.kinds: tuple[int, ...] = ()
+        self.live: list[Flow] = []
         self.placed: tuple[int, ...] = ()
         self.lag = 1.0
         self.retakes = False
 
-    def open_flows(self, now_ns: int) -> list[Flow]:
-        """Begin the flows of the operation at the head; those that move anything are returned."""
+    def open_flows(self, now_ns: int) -> None:
+        """Begin the flows of the operation at the head."""
         self.state, self.flow_ns, self.due_ns, self.kernel = FLOWS, now_ns, NEVER, 0
-        kinds = self.kinds or (-1,) * len(self.cost.sizes)
-        self.flows = [Flow(size, kind, self) for size, kind in zip(self.cost.sizes, kinds, strict=True)]
-        moving = [flow for flow in self.flows if flow.size]
-        if len(moving) < len(self.flows):
-            for flow in self.flows:
+        self.flows = flows = [Flow(size, bit) for bit, size in enumerate(self.cost.sizes)]
+        self.mask = self.cost.mask
+        self.live = [flow for flow in flows if flow.size]
+        if len(self.live) < len(flows):
+            for flow in flows:
                 if not flow.size:
                     flow.end_ns = now_ns
-        self.left = len(moving)
-        return moving
 
-    def set_kinds(self, kinds: tuple[int, ...]) -> None:
-        """Its flows are slowed otherwise from now on."""
-        if kinds is not self.kinds:
-            self.kinds = kinds
-            for flow, kind in zip(self.flows, kinds, strict=False):
-                flow.kind = kind
+    def end_flows(self, now_ns: int) -> None:
+        """End those flows that are due."""
+        for flow in self.live:
+            if flow.due_ns <= now_ns:
+                flow.moved, flow.end_ns = flow.size, now_ns
+                self.mask &= ~(1 << flow.kind)
+        self.live = [flow for flow in self.live if flow.end_ns is None]
+
+    def set_rates(self, rates: tuple[float, ...], now_ns: int) -> None:
+        """Rates of its live flows from now on; those that keep theirs are not touched."""
+        due_ns = NEVER
+        for flow, rate in zip(self.live, rates):  # noqa: B905 - a check for every event would cost a tenth of all
+            if rate != flow.rate:
+                flow.change_rate(rate, now_ns)
+            if flow.due_ns < due_ns:  # noqa: PLR1730 - so would a call of min
+                due_ns = flow.due_ns
+        self.due_ns = due_ns
