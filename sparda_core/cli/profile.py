@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sparda profile`."""
     parser.add_argument(
         "action", choices=ACTIONS,
-        help="list: those shipped; show: every number of one; lint: hold them against physics, a line for each finding, "
-        "exit 2 if there is one; new: write a file to start your own from",
+        help="list: those shipped; show: every number of one; lint: hold them against physics, a line for each "
+        "finding, exit 2 if there is one; new: write a file to start your own from",
     )  # fmt: skip
     parser.add_argument(
         "profiles", nargs="*", metavar="NAME|FILE",
         help="shipped ones by name, any by its .toml file (lint: all shipped; new: the file to write)",
     )  # fmt: skip
-    parser.add_argument("--like", default="h200", metavar="NAME|FILE", help="new: the profile whose numbers to start with")
+    parser.add_argument("--like", default="h200", metavar="NAME|FILE", help="new: the profile to take numbers from")
     add_json(parser)
 
 

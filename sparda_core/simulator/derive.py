@@ -131,5 +131,6 @@ def _value(full: Table, section: str, name: str) -> float | None:
     part = full.get(section)
     quantity = part.get(name) if isinstance(part, dict) else None
     value = quantity.get("value") if isinstance(quantity, dict) else None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and 0 <= value < _ABSURD else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _ABSURD:
+        return None
+    return float(value)

@@ -40,10 +40,8 @@ def free_beside(sms: int, ctas: int, cluster: int = 1) -> Free:
 
 def waves(grid: Grid, free: Free) -> float:
     """Waves that a grid runs in on what is free; infinite where not even one cluster fits."""
-    if grid.cluster == 1:
-        places = free.sms * grid.per_sm
-    else:
-        places = free.pairs // -(-grid.cluster // PAIR) * grid.per_sm
+    seats = free.sms if grid.cluster == 1 else free.pairs // -(-grid.cluster // PAIR)
+    places = seats * grid.per_sm
     clusters = -(-grid.ctas // grid.cluster)
     return math.ceil(clusters / places) if places else math.inf
 

@@ -155,7 +155,7 @@ class GpuProfile(Profile):
         return self.compute.wave_share.at(tokens) / max(1.0, alone)
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """1: what runs beside an operation takes SMs and bandwidth from it, which the machine's resources account for."""
+        """1: what runs beside an operation takes SMs and bandwidth from it, which are resources of their own."""
         return 1.0
 
     @property

@@ -133,7 +133,8 @@ class Link:
     def scaled(self, by: float) -> Link:
         """The same link, faster."""
         names = ("h2d_bytes_per_s", "d2h_bytes_per_s", "both_ways_bytes_per_s")
-        return attrs.evolve(self, **{name: scaled(getattr(self, name), by) for name in names})
+        faster: dict[str, Any] = {name: scaled(getattr(self, name), by) for name in names}
+        return attrs.evolve(self, **faster)
 
 
 @attrs.frozen(kw_only=True)
@@ -180,7 +181,7 @@ class Uva:
         if not beside:
             return min(every, ceiling)
         low, high, bend = min(every, ceiling), max(every, ceiling), self.beside_bend.value
-        return low / (1 + (low / high) ** bend) ** (1 / bend)
+        return float(low / (1 + (low / high) ** bend) ** (1 / bend))
 
     def scaled(self, by: float) -> Uva:
         """The ceiling of a link that is `by` times as fast; round trips and translations stay."""
@@ -189,7 +190,7 @@ class Uva:
 
 @attrs.frozen(kw_only=True)
 class CopyEngine:
-    """Copies that the host lists: a fixed cost per call, and one per piece. Holds no SMs, one call at a time each way."""
+    """Copies that the host lists: a fixed cost per call, one per piece. Holds no SMs; one call at a time each way."""
 
     call_s: Quantity = number("s", 1e-7, 1e-3)
     whole_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)

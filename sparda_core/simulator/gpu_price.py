@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparda_core.errors import ProfileError
-from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
+from sparda_core.plan import Kind, Op, Phase, StepPlan
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
 from sparda_core.simulator.launches import needs_host_list
 from sparda_core.simulator.profile import FLOPS, HBM, LINK, Charge, Grid, Price, moves
@@ -82,7 +82,8 @@ def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
 
 def _then_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
     """After a cut the host launches the next segment, which is a graph."""
-    return profile.launch.step_s.value if _is_cut(profile, op, plan) and profile.launches_of(plan) == "segments" else 0.0
+    segments = _is_cut(profile, op, plan) and profile.launches_of(plan) == "segments"
+    return profile.launch.step_s.value if segments else 0.0
 
 
 def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
@@ -133,10 +134,12 @@ def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> li
     charges = []
     if work.h2d_bytes:
         uses = {"h2d": 1.0, "d2h": cross, "hbm": hbm, "host": _PASSES.get(plan.engine, 1.0)}
-        charges.append(Charge(label=LINK, size=work.h2d_bytes, uses=uses, cap=_h2d_rate(profile, op, work, plan.engine)))
+        cap = _h2d_rate(profile, op, work, plan.engine)
+        charges.append(Charge(label=LINK, size=work.h2d_bytes, uses=uses, cap=cap))
     if work.d2h_bytes:
         uses = {"d2h": 1.0, "h2d": cross, "hbm": hbm, "host": 1.0}
-        charges.append(Charge(label=LINK, size=work.d2h_bytes, uses=uses, cap=_d2h_rate(profile, op, work, plan.engine)))
+        cap = _d2h_rate(profile, op, work, plan.engine)
+        charges.append(Charge(label=LINK, size=work.d2h_bytes, uses=uses, cap=cap))
     return charges
 
 

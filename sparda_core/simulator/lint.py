@@ -84,7 +84,8 @@ def _peaks(profile: GpuProfile) -> Iterator[str]:
         sheet = DATASHEET[name]
         if flop_per_s > sheet.flop_per_s:
             sparse = " (the peak with structured sparsity?)" if flop_per_s > 1.8 * sheet.flop_per_s else ""
-            yield f"compute.flop_per_s={flop_per_s:g} exceeds {sheet.flop_per_s:g}, the dense bf16 peak of {name}{sparse}"
+            peak = f"{sheet.flop_per_s:g}, the dense bf16 peak of {name}"
+            yield f"compute.flop_per_s={flop_per_s:g} exceeds {peak}{sparse}"
         if memory.hbm_bytes_per_s.value > sheet.hbm_bytes_per_s * 1.001:
             yield (
                 f"memory.hbm_bytes_per_s={memory.hbm_bytes_per_s.value:g} exceeds {sheet.hbm_bytes_per_s:g}, "
@@ -140,7 +141,11 @@ def _links(profile: GpuProfile) -> Iterator[str]:
         yield "link.both_ways_bytes_per_s is each way with both busy: it must be <= either way alone"
     if profile.memory.host_bytes_per_s.value < link.h2d_bytes_per_s.value:
         yield "memory.host_bytes_per_s must be >= link.h2d_bytes_per_s: the link cannot be fed faster than that"
-    uva, engine = profile.uva, profile.copy_engine
+    yield from _engines(profile)
+
+
+def _engines(profile: GpuProfile) -> Iterator[str]:
+    link, uva, engine = profile.link, profile.uva, profile.copy_engine
     if uva and uva.ceiling_bytes_per_s.value > link.h2d_bytes_per_s.value * 1.001:
         yield "uva.ceiling_bytes_per_s must be <= link.h2d_bytes_per_s"
     if uva and uva.repeated_round_trip_s.value > uva.round_trip_s.value:

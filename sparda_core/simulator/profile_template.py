@@ -19,14 +19,16 @@ HOW = {
     ("memory", "hbm_bytes_per_s"): "copy 4 GiB from the device to the device with events around: bytes read + written",
     ("memory", "host_bytes"): "memory that pinned pages may take: /proc/meminfo, MemAvailable x 1024",
     ("compute", "sms"): "`torch.cuda.get_device_properties(0).multi_processor_count`",
-    ("compute", "flop_per_s"): "an 8192 x 8192 x 8192 bf16 product of random values: 2 x 8192^3 / seconds. Dense, no sparsity",
+    ("compute", "flop_per_s"): "an 8192 x 8192 x 8192 bf16 product of random values, dense: 2 x 8192^3 / seconds",
     ("launch", "graph_s"): "a CUDA graph of 32 one-block kernels: its time / 32",
     ("launch", "eager_s"): "host time of 1,000 launches of an empty kernel / 1,000",
     ("link", "generation"): "`nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.max --format=csv`",
     ("link", "lanes"): "the same",
     ("link", "h2d_bytes_per_s"): "copy 1 GiB of pinned memory to the device; `nvbandwidth -t host_to_device_memcpy_ce`",
     ("link", "d2h_bytes_per_s"): "the same back; `nvbandwidth -t device_to_host_memcpy_ce`",
-    ("link", "both_ways_bytes_per_s"): "each way with both busy; `nvbandwidth -t host_to_device_bidirectional_memcpy_ce`",
+    ("link", "both_ways_bytes_per_s"): (
+        "each way with both busy; `nvbandwidth -t host_to_device_bidirectional_memcpy_ce`"
+    ),
 }
 _SOURCE = "copied from {name}: replace value, source and basis"
 

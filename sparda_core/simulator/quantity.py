@@ -18,7 +18,7 @@ class Basis(enum.StrEnum):
 
     MEASURED = "measured"
     DATASHEET = "datasheet"
-    DERIVED = "derived"  # follows from this machine's other numbers by a ratio that another machine was measured to have
+    DERIVED = "derived"  # from a data sheet, or from this machine's other numbers, as a measured one has them
     PRIOR = "prior"  # carried over from a similar machine, or assumed; never measured on this one
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -141,6 +142,7 @@ def advise(
     if base.phase != "decode":
         raise ConfigError(f"phase={base.phase!r}: advice is for decoding; use phase='decode'")
     _check(choices, base.machine().engines)
+    base.churn_share()  # reads the locality: a wrong name is nobody's refusal
     found = search(base, choices, batch=batch, least=tokens_per_s, report=report or (lambda *_: None))
     if not found.options:
         return Advice(target=target, problem=_nothing(found), found=found)
@@ -185,7 +187,8 @@ def _some_of(what: str, values: Sequence[Any]) -> Sequence[Any]:
 def _nothing(found: Found) -> str:
     """The shortage of the combination that comes closest; raises ConfigError where memory is not what stops them."""
     if not found.short:
-        raise ConfigError(f"no combination can be predicted: {next(iter(found.refused.values()), 'none was tried')}")
+        why, _ = collections.Counter(found.refused.values()).most_common(1)[0]
+        raise ConfigError(f"no combination can be predicted: {why}")
     name, least = min(found.short.items(), key=lambda item: item[1].need / max(item[1].free, 1))
     return f"not even one row fits. Closest is {name}: {least}"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -84,9 +85,66 @@ def test_a_predicted_trace_can_be_written(capsys: Captured, tmp_path: Path) -> N
     assert last_ns / 1e9 == pytest.approx(got["step_s"], rel=1e-6)
 
 
+def test_a_prediction_can_be_written_as_one_row(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "row.csv"
+    got = predict(capsys, "--csv", file, "--selector-option", "lead=1")
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert len(rows) == 1
+    assert float(rows[0]["step_s"]) == got["step_s"]
+    assert rows[0]["batch"] == "8"
+    assert rows[0]["selector_options"] == "lead=1"
+    assert rows[0]["profile_digest"] == got["provenance"]["profile_digest"]
+    predict(capsys, "--csv", file, "--batch", "4096", "--context", "1000000")
+    short = next(csv.DictReader(file.read_text().splitlines()))
+    assert short["feasible"] == "False"
+    assert "step_s" not in short
+
+
+def test_an_explanation_names_three_knobs_and_the_nearest_change_of_bound(capsys: Captured) -> None:
+    got = predict(capsys, "--explain")
+    assert "steepest" not in predict(capsys)
+    assert len(got["steepest"]) == 3
+    assert {turn["knob"] for turn in got["next_bound"]} == {"link_gb_s", "batch", "churn", "context"}
+    assert main(["predict", *ASKED, "--explain", "--runtime", "resident"]) == 0
+    out = capsys.readouterr().out
+    assert "three knobs that move tokens/s most" in out
+    assert "nearest change of bound" in out
+
+
+def test_a_prompt_is_predicted_chunk_by_chunk(capsys: Captured) -> None:
+    got = predict(capsys, "--phase", "prefill", "--chunk", "4096")
+    assert got["steps"] == 8
+    assert got["tokens_per_s"] == pytest.approx(32768 / got["total_s"])
+    assert main(["predict", *ASKED, "--phase", "prefill"]) == 0
+    out = capsys.readouterr().out
+    assert "prefill of 32768 tokens in chunks of 2048 (dense)" in out
+    assert "all 16 chunks" in out
+
+
+def test_misses_come_from_a_locality_where_one_is_named(capsys: Captured) -> None:
+    assert main(["predict", "--batch", "8", "--context", "32768", "--locality", "hisparse"]) == 0
+    assert "Misses: hisparse, churn 0.3" in capsys.readouterr().out
+
+
+def test_what_lies_outside_the_calibration_is_accepted_on_request_and_marked(capsys: Captured) -> None:
+    got = predict(capsys, "--ctas", "64", "--extrapolate")
+    assert "copy_ctas=64" in got["provenance"]["extrapolated"]
+    assert main(["predict", *ASKED, "--ctas", "64", "--extrapolate"]) == 0
+    assert "Extrapolated beyond what was measured" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        (("--ctas", "64"), "outside the calibrated domain"),
+        (("--link-gb-s", "70"), "payload of PCIe 5"),
+        (("--phase", "prefil"), "did you mean 'prefill'"),
+        (("--locality", "hisparce"), "did you mean 'hisparse'"),
+        (("--slots", "96", "--slot-factor", "2"), "set the same thing"),
+        (("--slotfactor", "2"), "did you mean --slot-factor"),
+        (("--lead", "0"), "0 layers early"),
+        (("--batch", "99999999999"), "batch=99999999999 must be between 1 and"),
+        (("--csv", "/nowhere/row.csv"), "/nowhere/row.csv"),
         (("--shape", "minicpm"), "did you mean 'minicpm4.1-8b'?"),
         (("--profile", "h20"), "did you mean 'h200'?"),
         (("--profile", "absent.toml"), "absent.toml"),
@@ -109,7 +167,7 @@ def test_what_cannot_be_predicted_is_refused(options: tuple[str, ...], says: str
 
 
 def test_a_profile_that_is_broken_names_the_field(refusal: Refusal, tmp_path: Path, capsys: Captured) -> None:
-    from sparda_core.simulator.profile_file import FOLDER
+    from sparda_core.simulator.derive import FOLDER
 
     text = (FOLDER / "h200.toml").read_text()
     file = tmp_path / "mine.toml"
@@ -147,12 +205,12 @@ def test_shipped_profiles_are_listed_shown_and_sound(capsys: Captured) -> None:
     assert "Nothing wrong with" in capsys.readouterr().out
     assert main(["profile", "show", "h200"]) == 0
     shown = capsys.readouterr().out
-    for words in ("memory.hbm_bytes_per_s", "B/s", "measured", "prior", "uva.compute_slowdown"):
+    for words in ("memory.hbm_bytes_per_s", "B/s", "measured", "prior", "compute.wave_share"):
         assert words in shown
 
 
 def test_profile_show_takes_one_name(refusal: Refusal) -> None:
-    assert "takes one profile; known: h100-sxm, h200" in refusal("profile", "show")
+    assert "takes one profile; known: a100-sxm, b200, gh200" in refusal("profile", "show")
     assert "takes no names" in refusal("profile", "list", "h200")
     assert "invalid choice: 'look'" in refusal("profile", "look")
     assert "did you mean 'h200'?" in refusal("profile", "show", "h2000")

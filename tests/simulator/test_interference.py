@@ -9,13 +9,13 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, Lane, Op
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.profile import HBM, Price
 from sparda_core.simulator.profile_file import load_profile
-from sparda_core.simulator.elasticity import slowdown
+from sparda_core.simulator.run import run_step
 from sparda_core.work import Work
-from tests.simulator.scenes import plan
+from tests.simulator.scenes import facts, plan
 
 #: Eight layers of an 8B model's decode products, inputs x outputs.
 SIZES = (4096 * 4096, 4096 * 4096, *([4096 * 16384] * 3))
@@ -23,7 +23,8 @@ LAYERS = 8
 TOKENS = (16, 64, 256)
 #: Seconds of one layer with nothing beside it, on two days; at 1 token one day only.
 ALONE_S = {1: (126.5e-6,), 16: (127e-6, 132.1e-6), 64: (131e-6, 134.6e-6), 256: (203.5e-6, 192e-6)}
-FETCH = Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D)
+#: A copy of so many bytes outlasts any of the graphs.
+OUTLASTS = 1e9
 
 
 @attrs.frozen(kw_only=True)
@@ -75,9 +76,7 @@ MEASURED = {
     "16 old CTAs, 64 MiB": Copies(
         ctas=16, in_flight=OLD, repeated=True, total=LONG, measured=(1.173, 1.238, 1.372), misses=(64,)
     ),
-    "32 old CTAs, 64 MiB": Copies(
-        ctas=32, in_flight=OLD, repeated=True, total=LONG, measured=(1.189, 1.248, 1.372), misses=(16,)
-    ),
+    "32 old CTAs, 64 MiB": Copies(ctas=32, in_flight=OLD, repeated=True, total=LONG, measured=(1.189, 1.248, 1.372)),
 }  # fmt: skip
 
 
@@ -87,55 +86,35 @@ def h200() -> GpuProfile:
     return profile
 
 
-def copy_price(copies: Copies, profile: GpuProfile) -> Price:
-    engine = "uva" if copies.ctas else "copy-engine"
-    piece = 16384 if copies.ctas else 2**30
-    work = Work(
-        h2d_bytes=piece, hbm_bytes=piece, pieces=1, sms=copies.ctas, cluster=copies.cluster,
-        in_flight_bytes=copies.in_flight, repeated=copies.repeated,
-    )  # fmt: skip
-    return profile.price(FETCH, work, plan=plan(FETCH, engine=engine), tokens=1)
+def products_ns(tokens: int, profile: GpuProfile, copies: Copies | None = None) -> int:
+    """Eight layers of products in one graph, the copy beside them under way before their first kernel."""
+    ops = [Op(kind=Kind.MLP, layer=at) for at in range(LAYERS * len(SIZES))]
 
+    def work(op: Op, seen: StepFacts) -> Work:
+        if copies is not None and op.kind == Kind.STAGE:
+            block = 16384 if copies.ctas else 2**30
+            size = min(copies.total, OUTLASTS)
+            return Work(
+                h2d_bytes=size, hbm_bytes=size, pieces=int(max(1, size / block)), sms=copies.ctas,
+                cluster=copies.cluster, in_flight_bytes=copies.in_flight, repeated=copies.repeated,
+            )  # fmt: skip
+        size = SIZES[op.layer % len(SIZES)]
+        return Work(flops=2 * size * tokens, hbm_bytes=2 * size)
 
-def layer_s(tokens: int, profile: GpuProfile, copy: Price | None) -> float:
-    """One layer's products, beside a copy at its rate beside compute."""
-    total = 0.0
-    capacity = profile.capacity()
-    taken = 0.0
-    if copy is not None:
-        rate = copy.copy_caps[-1][1] if copy.copy_caps else copy.charges[0].cap
-        taken = rate * copy.charges[0].uses["hbm"]
-    for at, size in enumerate(SIZES):
-        op = Op(kind=Kind.MLP, layer=at)
-        work = Work(flops=2 * size * tokens, hbm_bytes=2 * size)
-        price = profile.price(op, work, plan=plan(op), tokens=tokens)
-        assert price.grid is not None
-        waves = 1.0
-        if copy is not None and copy.grid is not None:
-            waves = slowdown(price.grid, profile.sms, copy.grid.ctas, copy.grid.cluster, price.wave_share)
-        longest = 0.0
-        for charge in price.charges:
-            share = (capacity["hbm"] - taken) / charge.uses["hbm"] if charge.label == HBM else capacity["flops"]
-            longest = max(longest, charge.size / min(charge.cap / waves, share))
-        total += price.launch_s + price.latency_s + longest
-    return total
+    engine = "uva" if copies is None or copies.ctas else "copy-engine"
+    beside = [] if copies is None else [Op(kind=Kind.STAGE, layer=0, lane=Lane.H2D)]
+    spans, _ = run_step(plan(*beside, *ops, engine=engine), facts(rows=tokens), work, profile)
+    return max(span.end_ns for span in spans if span.lane == Lane.COMPUTE)
 
 
 def predicted(copies: Copies, tokens: int, profile: GpuProfile) -> float:
-    copy = copy_price(copies, profile)
-    alone, beside = (LAYERS * layer_s(tokens, profile, it) for it in (None, copy))
-    # How much of the products a short copy covers follows from their measured length, not from ours.
-    alone, beside = LAYERS * ALONE_S[tokens][1], LAYERS * ALONE_S[tokens][1] * beside / alone
-    copy_s = copies.total / (copy.copy_caps[-1][1] if copy.copy_caps else copy.charges[0].cap)
-    if copy_s >= beside:
-        return beside / alone
-    return (copy_s + (1 - copy_s / beside) * alone) / alone
+    return products_ns(tokens, profile, copies) / products_ns(tokens, profile)
 
 
 @pytest.mark.parametrize("tokens", ALONE_S)
 def test_decode_products_alone_take_what_was_measured(tokens: int) -> None:
     days = ALONE_S[tokens]
-    assert layer_s(tokens, h200(), None) == pytest.approx(sum(days) / len(days), rel=0.03)
+    assert products_ns(tokens, h200()) / LAYERS / 1e9 == pytest.approx(sum(days) / len(days), rel=0.03)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -143,7 +122,8 @@ def test_decode_products_alone_take_what_was_measured(tokens: int) -> None:
 def test_a_measured_slowdown_is_predicted_within_three_points_or_named_as_missed(name: str, tokens: int) -> None:
     copies = MEASURED[name]
     off = predicted(copies, tokens, h200()) - copies.measured[TOKENS.index(tokens)]
-    assert (abs(off) > 0.03) == (tokens in copies.misses), f"off by {off:+.3f}"
+    # Slowdowns were measured to a tenth of a point.
+    assert (round(abs(off), 3) > 0.03) == (tokens in copies.misses), f"off by {off:+.3f}"
 
 
 def test_the_cost_of_waves_is_what_makes_the_third_cta_dear() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import numpy as np
 import pytest
 
 from sparda_core.errors import CapacityError, ConfigError
@@ -93,11 +94,44 @@ def test_a_hidden_transfer_is_not_on_the_critical_path() -> None:
     assert Kind.FETCH in kinds[1]
 
 
+def moving(blocks: int) -> StepFacts:
+    """Every layer but the first misses so many blocks, half of them in each KV head."""
+    misses = np.full((3, 1, 2), blocks // 2)
+    misses[0] = 0
+    return attrs.evolve(facts(), misses=misses)
+
+
+def test_blocks_are_late_that_had_not_arrived_when_they_were_wanted() -> None:
+    """The copy of a layer takes 30 us; the layer before it computes for 5 us of attention and 20 us of MLP ..."""
+    early, late = (of(pipeline(3, early=flag), by_kind(TABLE), seen=moving(6)) for flag in (True, False))
+    assert late.late_blocks == late.misses == 12  # synchronous: every block is waited for
+    assert early.late_blocks == 0
+    half = of(pipeline(3, early=True), by_kind({**TABLE, Kind.FETCH: Work(h2d_bytes=100 * 50e3, pieces=1, sms=2)}),
+              seen=moving(6))  # fmt: skip
+    # ... and 10 us of projection: of 100 us of copying, 35 are hidden, so of 6 blocks 2 arrive in time in each layer.
+    assert half.exposed_s == pytest.approx(2 * 65e-6, rel=0.2)
+    assert 0 < half.late_blocks < half.misses
+
+
+def test_lateness_and_bound_are_means_over_steps() -> None:
+    made, none = pipeline(3, early=False), attrs.evolve(facts(), misses=np.zeros((3, 1, 2), np.int64))
+
+    def work(op: Op, seen: StepFacts) -> Work:
+        return Work() if op.kind == Kind.FETCH and not seen.misses.any() else TABLE[op.kind]
+
+    each = [of(made, work, seen=seen) for seen in (none, moving(6))]
+    both = predict(made, [none, moving(6)], context=CONTEXT, selector=ByHand(), profile=gpu(), work_of_op=work)
+    assert both.late_blocks == sum(one.late_blocks for one in each) / 2 == 6
+    for name in BOUNDS:
+        assert both.spent[name] == pytest.approx(sum(one.spent[name] for one in each) / 2)
+
+
 def test_a_point_that_does_not_fit_has_no_time() -> None:
     got = of(pipeline(3, early=True), by_kind(TABLE), seen=facts(rows=1, length=2 * 10**9))
     assert not got.feasible
     assert got.need.device > 64e9
-    for name in ("step_s", "tokens_per_s", "timeline", "exposed_s", "by_kind", "bound"):
+    for name in ("step_s", "total_s", "tokens_per_s", "timeline", "exposed_s", "by_kind", "bound", "misses",
+                 "late_blocks"):  # fmt: skip
         with pytest.raises(CapacityError, match="out of memory on profile 'round'"):
             getattr(got, name)
 

@@ -72,11 +72,13 @@ def test_a_transfer_longer_than_compute_exposes_the_difference() -> None:
 
 
 def test_compute_runs_at_half_speed_while_a_copy_holds_sms() -> None:
-    made = plan(Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D), Op(kind=Kind.MLP, layer=0))
-    table: dict[str, Work] = {Kind.FETCH: moved(50), Kind.MLP: Work(flops=1e10)}
-    # 50 us of the copy do 25 us of the product; 75 us remain.
-    assert step_us(made, table, slower=2) == 125
-    assert step_us(made, table) == 100
+    made = plan(
+        Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D), Op(kind=Kind.MLP, layer=0), Op(kind=Kind.MLP, layer=1)
+    )  # fmt: skip
+    table: dict[str, Work] = {Kind.FETCH: moved(50), Kind.MLP: Work(flops=25e8)}
+    # The first product's 25 us take as long as the copy; the second one has every SM.
+    assert step_us(made, table, slower=2) == 75
+    assert step_us(made, table) == 50
 
 
 def test_forgotten_contention_and_forgotten_waits_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,7 @@ def test_forgotten_contention_and_forgotten_waits_would_be_noticed(monkeypatch: 
     without_waits = attrs.evolve(made, ops=[attrs.evolve(op, after=()) for op in made.ops])
     assert (step_us(made, table), step_us(without_waits, table)) == (135, 105)
     contended = step_us(made, table, slower=2)
-    monkeypatch.setattr("sparda_core.simulator.machine.Machine.slowdown", lambda *_: 1.0)
+    monkeypatch.setattr("sparda_core.simulator.machine.Machine.wave_factor", lambda *_: 1.0)
     assert step_us(made, table, slower=2) == 135 < contended
 
 
@@ -199,7 +201,7 @@ def test_a_step_lies_between_its_critical_path_and_its_serial_sum(scene: tuple[S
 def test_no_rate_exceeds_its_resource_and_spans_account_for_all_work(scene: tuple[StepPlan, dict[str, Work]]) -> None:
     made, table = scene
     machine = gpu(both=4e10)
-    capacity = machine.capacity()
+    capacity = {**machine.capacity(), "sms_compute": machine.sms, "sms_copy": machine.sms}
     served = dict.fromkeys(capacity, 0.0)
     last: list[tuple[int, dict[str, float]]] = []
 

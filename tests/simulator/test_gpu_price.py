@@ -1,0 +1,234 @@
+"""What a GPU charges: grids, copy rates by CTAs placed, queues, launch modes, and the bounds of what was calibrated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparda_core.errors import ProfileError
+from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
+from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.launches import default_launches
+from sparda_core.simulator.profile import HBM, Grid, Price
+from sparda_core.simulator.profile_file import load_profile
+from sparda_core.simulator.run import run_step
+from sparda_core.work import Work
+from tests.simulator.scenes import by_kind, facts, gpu, plan
+
+FETCH = Op(kind=Kind.FETCH, layer=0, lane=Lane.H2D)
+STAGE = Op(kind=Kind.STAGE, layer=0, lane=Lane.H2D)
+SPILL = Op(kind="spill", layer=0, lane=Lane.D2H)
+MLP = Op(kind=Kind.MLP, layer=0)
+BLOCKS = Work(h2d_bytes=100 * 32768, hbm_bytes=100 * 32768, pieces=100, sms=2)
+
+
+def h200(**settings: Any) -> GpuProfile:
+    profile = load_profile("h200")
+    assert isinstance(profile, GpuProfile)
+    return attrs.evolve(profile, **settings)
+
+
+def priced(op: Op, work: Work, *, engine: str = "uva", profile: GpuProfile | None = None, tokens: int = 16) -> Price:
+    return (profile or h200()).price(op, work, plan=plan(op, engine=engine), tokens=tokens)
+
+
+def hbm_cap(price: Price) -> float:
+    return next(charge.cap for charge in price.charges if charge.label == HBM)
+
+
+def test_a_product_has_the_librarys_grid_and_a_kernel_of_ours_its_own() -> None:
+    product = priced(MLP, Work(hbm_bytes=1e6, launches=4))
+    assert (product.grid, product.kernels) == (Grid(ctas=128, cluster=2), 4)
+    assert product.wave_share == 0.1655
+    ours = priced(MLP, Work(hbm_bytes=1e6, ctas=300, ctas_per_sm=2))
+    assert ours.grid == Grid(ctas=300, per_sm=2)
+    assert ours.wave_share == 0.1655 / 2
+    assert priced(MLP, Work()).grid is None
+
+
+def test_the_cost_of_a_wave_is_interpolated_over_tokens_and_spread_over_waves() -> None:
+    shares = [priced(MLP, Work(hbm_bytes=1e6), tokens=tokens).wave_share for tokens in (1, 16, 32, 64, 128, 256)]
+    assert shares == sorted(shares)
+    assert shares[2] == pytest.approx((0.1655 + 0.289) / 2)
+    chunk = h200().price(MLP, Work(flops=1e12), plan=attrs.evolve(plan(MLP), phase=Phase.PREFILL), tokens=2048)
+    assert chunk.grid == Grid(ctas=1024, cluster=2)
+    assert chunk.wave_share == 0.76 / 8
+
+
+def test_a_kernel_at_its_ceiling_leaves_no_device_memory_to_others() -> None:
+    price = priced(MLP, Work(hbm_bytes=1e6))
+    (charge,) = price.charges
+    assert charge.cap * charge.uses["hbm"] == pytest.approx(h200().capacity()["hbm"])
+
+
+def test_a_small_grid_draws_what_its_thread_blocks_can() -> None:
+    assert hbm_cap(priced(MLP, Work(hbm_bytes=1e6, ctas=16, cta_bytes_per_s=30e9))) == 480e9
+    assert hbm_cap(priced(MLP, Work(hbm_bytes=1e6, ctas=132, cta_bytes_per_s=30e9))) == 3.85e12
+    assert hbm_cap(priced(MLP, Work(hbm_bytes=1e6, ctas=16))) == 3.85e12
+
+
+def test_a_gather_has_a_rate_for_every_number_of_ctas_placed() -> None:
+    price = priced(FETCH, attrs.evolve(BLOCKS, sms=4))
+    assert price.grid == Grid(ctas=4, whole_sm=True)
+    alone, beside = zip(*price.copy_caps, strict=True)
+    assert alone == pytest.approx([37.5e9, 50.7e9, 50.7e9, 50.7e9], rel=0.01)
+    assert beside == pytest.approx([33.4e9, 48.1e9, 50.2e9, 50.6e9], rel=0.01)
+    assert price.charges[0].cap == alone[-1]
+
+
+def test_a_list_that_was_copied_before_moves_faster_and_starts_sooner() -> None:
+    once, again = (priced(FETCH, attrs.evolve(BLOCKS, sms=1, repeated=repeated)) for repeated in (False, True))
+    assert again.copy_caps[0][0] == pytest.approx(45e9, rel=0.02)
+    assert again.copy_caps > once.copy_caps
+    assert (again.latency_s, once.latency_s) == (2.2e-6, 2.83e-6)
+
+
+def test_a_gather_without_thread_blocks_is_refused() -> None:
+    with pytest.raises(ProfileError, match="op 'fetch/0' moves blocks by engine 'uva' but holds no SMs"):
+        priced(FETCH, attrs.evolve(BLOCKS, sms=0), profile=h200(extrapolate=True))
+
+
+@given(
+    in_flight=st.floats(16384, 131072), more=st.floats(1, 4), cluster=st.sampled_from([1, 2, 4]),
+    piece=st.sampled_from([16384, 24000, 32768, 65536]), repeated=st.booleans(),
+)  # fmt: skip
+def test_a_copy_is_never_slower_with_more_ctas_or_bytes_in_flight_or_without_compute(
+    in_flight: float, more: float, cluster: int, piece: int, *, repeated: bool
+) -> None:
+    work = Work(h2d_bytes=piece, pieces=1, sms=32, cluster=cluster, in_flight_bytes=in_flight, repeated=repeated)
+    caps, deeper = (
+        priced(FETCH, attrs.evolve(work, in_flight_bytes=bytes_), profile=h200(extrapolate=True)).copy_caps
+        for bytes_ in (in_flight, in_flight * more)
+    )
+    for column in (0, 1):
+        rates = [cap[column] for cap in caps]
+        assert rates == sorted(rates)
+        assert all(a[column] <= b[column] * (1 + 1e-12) for a, b in zip(caps, deeper, strict=True))
+    assert all(beside <= alone for alone, beside in caps)
+
+
+def test_a_copy_engine_serves_one_call_at_a_time_each_way() -> None:
+    up = priced(FETCH, BLOCKS, engine="copy-engine")
+    down = priced(SPILL, Work(d2h_bytes=1e6, pieces=10), engine="copy-engine")
+    assert (up.queue, down.queue) == ("h2d engine", "d2h engine")
+    assert (up.grid, up.copy_caps, up.ctas) == (None, (), 0)
+    assert up.latency_s == down.latency_s == 12e-6
+    assert up.charges[0].cap == pytest.approx(28.9e9)
+    assert priced(FETCH, BLOCKS).queue == priced(SPILL, Work(d2h_bytes=1e6, pieces=10)).queue == ""
+
+
+def test_a_host_gather_reads_and_writes_host_memory_before_the_copy() -> None:
+    price = priced(FETCH, BLOCKS, engine="cpu-gather")
+    assert price.charges[0].uses["host"] == 3
+    assert price.charges[0].cap == pytest.approx(1 / (1 / 20e9 + 1 / 55.4e9))
+
+
+@pytest.mark.parametrize("engine", ["copy-engine", "cpu-gather"])
+def test_one_graph_is_refused_where_a_list_must_reach_the_host(engine: str) -> None:
+    made = plan(FETCH, engine=engine)
+    with pytest.raises(ProfileError, match="one graph cannot do; use launches='segments' or"):
+        h200(launches="graph").check_engine(made)
+    h200(launches="graph").check_engine(plan(MLP, engine=engine))
+    h200(launches="graph").check_engine(plan(STAGE, engine=engine))
+    for mode in ("segments", "eager", None):
+        h200(launches=mode).check_engine(made)
+
+
+def test_launches_that_nobody_chose_are_what_the_engine_allows() -> None:
+    assert [default_launches(engine) for engine in GpuProfile.engines] == ["graph", "segments", "segments"]
+    assert default_launches("uva", Phase.PREFILL) == "eager"
+    assert h200().launches_of(plan(FETCH, engine="copy-engine")) == "segments"
+    assert h200(launches="eager").launches_of(plan(FETCH)) == "eager"
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ProfileError, match="launches='graphs' must be one of: graph, segments, eager"):
+        h200(launches="graphs")
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ProfileError, match=r"gpus=.* must be an integer >= 1"):
+            h200(gpus=wrong)
+
+
+def test_a_cut_makes_the_host_wait_for_the_list_and_launch_the_next_segment() -> None:
+    cut = priced(FETCH, BLOCKS, engine="copy-engine")
+    assert cut.host_waits
+    assert cut.issue_s == pytest.approx(22e-6 + 6e-6)
+    assert cut.then_s == 10e-6
+    # Staged blocks are known beforehand, and a gather reads its list on the device.
+    assert not priced(STAGE, BLOCKS, engine="copy-engine").host_waits
+    assert not priced(FETCH, BLOCKS).host_waits
+    assert priced(MLP, Work(hbm_bytes=1.0, launches=4), engine="copy-engine").issue_s == 0
+
+
+def test_eager_launches_cost_the_host_a_call_for_each_kernel() -> None:
+    eager = h200(launches="eager")
+    assert priced(MLP, Work(hbm_bytes=1.0, launches=4), profile=eager).issue_s == 24e-6
+    cut = priced(FETCH, BLOCKS, engine="cpu-gather", profile=eager)
+    assert (cut.host_waits, cut.then_s) == (True, 0)
+
+
+def two_layers(engine: str) -> StepPlan:
+    diff = Op(kind=Kind.DIFF, layer=1)
+    return plan(
+        diff, Op(kind=Kind.FETCH, layer=1, source=0, lane=Lane.H2D, after=(diff.name,)), Op(kind=Kind.MLP, layer=0),
+        Op(kind=Kind.ATTEND, layer=1, after=("fetch/1",)), engine=engine,
+    )  # fmt: skip
+
+
+def test_a_segment_starts_a_list_and_a_graph_launch_after_the_cut() -> None:
+    machine = gpu(eager_s=6e-6, step_s=10e-6)
+    slow = machine.launch.list_s.with_value(20e-6, "test")
+    listed = attrs.evolve(machine, launch=attrs.evolve(machine.launch, list_s=slow))
+    table: dict[str, Work] = {
+        Kind.DIFF: Work(hbm_bytes=5e6), Kind.FETCH: Work(h2d_bytes=50e3, pieces=1, sms=2),
+        Kind.MLP: Work(hbm_bytes=5e6), Kind.ATTEND: Work(hbm_bytes=5e6),
+    }  # fmt: skip
+    spans = {
+        span.name: (span.start_ns / 1000, span.end_ns / 1000)
+        for span in run_step(two_layers("copy-engine"), facts(), by_kind(table), listed)[0]
+    }
+    # The diff ends at 5 us; the list is there at 25, the copy submitted at 31, the next segment launched at 41.
+    assert spans == {"diff/1": (0, 5), "fetch/1": (31, 32), "mlp/0": (41, 46), "attend/1": (46, 51)}
+
+
+@pytest.mark.parametrize(
+    ("op", "work", "tokens", "says"),
+    [
+        (MLP, Work(hbm_bytes=1.0), 257, r"tokens=257 \(calibrated 1 to 256\)"),
+        (FETCH, attrs.evolve(BLOCKS, sms=33), 1, r"copy_ctas=33 \(calibrated 1 to 32\)"),
+        (FETCH, attrs.evolve(BLOCKS, in_flight_bytes=8192), 1, r"in_flight_bytes=8192 \(calibrated 16384 to 131072\)"),
+        (FETCH, attrs.evolve(BLOCKS, pieces=1000), 1, r"uva_piece_bytes=3276.8 \(calibrated 16384 to 1.07374e\+09\)"),
+    ],
+)
+def test_what_was_not_calibrated_is_refused_unless_it_is_asked_for(op: Op, work: Work, tokens: int, says: str) -> None:
+    with pytest.raises(ProfileError, match=f"op '{op.name}' is outside the calibrated domain .*{says}; --extrapolate"):
+        priced(op, work, tokens=tokens)
+    bold = h200(extrapolate=True)
+    assert priced(op, work, tokens=tokens, profile=bold).charges
+    (told,) = bold.outside(op, work, plan=plan(op), tokens=tokens)
+    assert told == says.replace("\\", "")
+
+
+def test_a_copy_engine_is_calibrated_from_its_smallest_measured_piece() -> None:
+    small = attrs.evolve(BLOCKS, pieces=400)
+    with pytest.raises(ProfileError, match=r"copy_engine_piece_bytes=8192 \(calibrated 16384 to 1.07374e\+09\)"):
+        priced(FETCH, small, engine="copy-engine")
+    h100 = load_profile("h100-sxm")
+    assert h100.price(FETCH, small, plan=plan(FETCH, engine="copy-engine"), tokens=1).charges
+
+
+def test_a_chunk_of_prefill_is_calibrated_to_the_largest_product_measured() -> None:
+    made = attrs.evolve(plan(MLP), phase=Phase.PREFILL)
+    assert h200().price(MLP, Work(flops=1e12), plan=made, tokens=8192).charges
+    with pytest.raises(ProfileError, match=r"prefill_tokens=8193 \(calibrated 1 to 8192\)"):
+        h200().price(MLP, Work(flops=1e12), plan=made, tokens=8193)
+
+
+def test_several_gpus_share_host_memory_and_nothing_else() -> None:
+    assert h200(gpus=4).shared == {"host"}
+    assert h200(gpus=4).capacity() == h200().capacity()
+    assert h200().sms == 132
