@@ -52,12 +52,13 @@ def crowds(draw: st.DrawFn, *, hosts: bool = False, most: int = 8) -> Schedule:
 @st.composite
 def _prices(draw: st.DrawFn, lane: Lane) -> Price:
     size, launch_s, latency_s = draw(sizes), draw(short), draw(short)
+    through = st.sampled_from([0, 0, size["link"]])
     if lane == Lane.COMPUTE:
         flows = (
             Charge(label=FLOPS, size=size["flops"], uses={"flops": 1.0}, cap=RATES["flops"] / 2),
             Charge(label=HBM, size=size["hbm"], uses={"hbm": 1.0}, cap=RATES["hbm"]),
             # Written through to the host, as an append does: it takes the link from copies.
-            Charge(label=LINK, size=draw(st.sampled_from([0, 0, size["link"]])), uses={"d2h": 1.0, "host": 1.0}, cap=4e10),
+            Charge(label=LINK, size=draw(through), uses={"d2h": 1.0, "host": 1.0}, cap=4e10),
         )
         return Price(
             launch_s=launch_s, latency_s=latency_s, charges=tuple(flow for flow in flows if flow.size),
