@@ -192,7 +192,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     _rerated(patch, lambda now_ns, left_s: math.ceil((now_ns / NS + left_s) * NS))
 
 
-@mutant("ends-below-a-tick-forgotten", "a flow due in the very instant in which its rate changed is never looked at again")
+@mutant("ends-below-a-tick-forgotten", "a flow due in the instant in which its rate changed is never looked at again")
 def _(patch: pytest.MonkeyPatch) -> None:
     finish = Fluid.finish
 

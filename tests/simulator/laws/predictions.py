@@ -132,6 +132,22 @@ def a_faster_link_never_slows_a_step_whose_copies_hold_no_sms(case: tuple[Point,
         assert once.step_s <= slower.step_s + 2e-9 * SLACK
 
 
+gathers = st.tuples(points(pairs=OFFLOADING), st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.1, 1))
+
+
+@law(gathers, mutants=["gpu-link-inverted"])
+def a_faster_link_slows_a_step_whose_copies_hold_sms_by_two_thousandths_at_most(
+    case: tuple[Point, int, float],
+) -> None:
+    """Anomalies there are: a copy that ends sooner lets the next one take SMs at a worse moment (docs/laws.md)."""
+    point, ctas, by = case
+    gather = attrs.evolve(point, ctas=ctas)
+    once = gather.predict()
+    slower = gather.predict(turn=lambda profile: profile.with_link(profile.link.h2d_bytes_per_s.value * by))
+    if once.feasible:
+        assert once.step_s <= slower.step_s * 1.002
+
+
 #: Operations of a step, each of which may be rounded up by a tick or two.
 SLACK = 20 * SHAPE.layers
 

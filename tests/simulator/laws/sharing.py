@@ -196,9 +196,9 @@ def two_and_three_flows_end_when_the_closed_form_says_at_any_stagger(load: Load)
         assert want <= got < want + len(load.jobs), f"{got} ns, by hand {float(want):.2f}"
 
 
-shares = st.sampled_from([Fraction(1, 5), Fraction(1, 2), Fraction(3, 4), 1])
-two_capped = st.tuples(sizes, sizes, starts, shares, shares)
-Capped = tuple[int, int, int, Fraction | int, Fraction | int]
+shares = st.sampled_from([Fraction(1, 5), Fraction(1, 2), Fraction(3, 4), Fraction(1)])
+Capped = tuple[int, int, int, Fraction, Fraction]
+two_capped: st.SearchStrategy[Capped] = st.tuples(sizes, sizes, starts, shares, shares)
 
 
 @law(two_capped, mutants=["caps-forgotten", "equal-split-whatever-the-caps"])

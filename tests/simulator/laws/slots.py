@@ -77,7 +77,7 @@ def a_copy_that_waits_for_an_sm_gets_one_at_the_next_boundary_at_the_latest(case
         start = spans[op.name].start_ns
         kernels = [span for span in spans.values() if span.lane == Lane.COMPUTE]
         under_way = [span.end_ns for span in kernels if span.start_ns <= ready <= span.end_ns]
-        assert start == ready or start <= max(under_way, default=-1), f"{op.name} was ready at {ready} ns and began at {start}"
+        assert start == ready or start <= max(under_way, default=-1), f"{op.name}: ready {ready} ns, began {start}"
 
 
 @law(crowds(), mutants=["copies-are-preempted"])
