@@ -90,10 +90,10 @@ def one_plan(selector: str, runtime: str, args: argparse.Namespace) -> dict[str,
     facts = [facts_of(scenario.turned(churn=churn), pair, plan)[0] for churn in CHURNS]
     context = attrs.evolve(context_of(scenario, pair, machine), resident_layers=plan.resident_layers)
     simulator = Simulator(plan, kernel_work(plan, context, pair.selector), machine)
-    prices = [simulator.prices(fact) for fact in facts]
+    bills = [simulator.ready(simulator.prices(fact)) for fact in facts]
     cases = [
-        Case("simulated", lambda i: simulator.run(prices[i])),
-        Case("simulated, every event through the loop", lambda i: simulator.run(prices[i], coalesce=False)),
+        Case("simulated", lambda i: simulator.run(bills[i])),
+        Case("simulated, every event through the loop", lambda i: simulator.run(bills[i], coalesce=False)),
         Case("work, prices and simulated", lambda i: simulator.step(facts[i])),
         Case("work, prices, simulated, spans", lambda i: simulator.step(facts[i]).spans()),
     ]

@@ -116,7 +116,7 @@ def _bases(profile: Profile) -> list[str]:
 
 def _document(profile: Profile) -> dict[str, Any]:
     document: dict[str, Any] = plain(profile)
-    return {"device": profile.device, "digest": profile.digest, **document}
+    return {"device": profile.device, "digest": profile.digest, "domain": profile.domain(), **document}
 
 
 def _show(profile: Profile) -> None:
@@ -131,4 +131,6 @@ def _show(profile: Profile) -> None:
         rest = ", ".join(f"{key}={item}" for key, item in known.items())
         rows.append((name, rest if shown is None else f"{shown:.6g}", unit, basis, source))
     title = f"{profile.name} ({profile.device}, {profile.date}, digest {profile.digest}): {profile.title}"
-    show_table(title, ("number", "value", "unit", "basis", "source"), rows)
+    bounds = [f"{name} {low:g} to {high:g}" for name, (low, high) in profile.domain().items()]
+    notes = [f"Calibrated for {', '.join(bounds)}."] if bounds else []
+    show_table(title, ("number", "value", "unit", "basis", "source"), rows, notes=notes)

@@ -59,6 +59,9 @@ def add_arguments(parser: Parser) -> None:
         words[name] = f"{Scenario.knobs()[name].help}{f' (default: {told})' if plain else ''}"
     words["model"] = "'smollm2', a GGUF file, or a directory with config.json and safetensors (default: smollm2)"
     words["profile"] = "the machine (default: this one, calibrated now, some seconds; predicted h200)"
+    words["link_gb_s"] = (
+        "speed of the host link, 1e9 bytes a second: here an emulated one (default: no limit; predicted the profile's)"
+    )
     words["steps"] = "decode steps in a trace (default: 4, predicted 1)"
     parser.explain(words)
 

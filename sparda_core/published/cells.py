@@ -26,6 +26,8 @@ WORK = WorkContext(shape=SHAPE, spec=SPEC)
 
 #: 1 - 0.889, the step-to-step hit rate of InfLLM-V2 on a 1B model (NOSA); none is published for this model.
 CHURN = 0.111
+#: Busy for this share of a step bounds it.
+_NEARLY = 0.9
 #: An H100's kernels that read host memory: 35.2 GB/s on each of eight (nvbandwidth issue 24; H20, H800 alike).
 UVA_BYTES_PER_S = 35.2e9
 
@@ -103,11 +105,12 @@ class CellResult:
 
     @property
     def bound(self) -> str | None:
-        """What takes the most time: the host, the compute stream, or the link; None without a time."""
-        if self.host_s is None or self.compute_s is None or self.transfer_s is None:
+        """The host where it is busy for nearly all of a step, else the busier of compute stream and link."""
+        if self.step_s is None or self.host_s is None or self.compute_s is None or self.transfer_s is None:
             return None
-        taken = {"host": self.host_s, "compute": self.compute_s, "link": self.transfer_s}
-        return max(taken, key=lambda name: taken[name])
+        if self.host_s > _NEARLY * self.step_s:
+            return "host"
+        return "link" if self.transfer_s > self.compute_s else "compute"
 
 
 def predict_cell(cell: Cell, assumed: Assumptions) -> CellResult:

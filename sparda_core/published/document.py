@@ -101,6 +101,24 @@ def document(
 SENSITIVE = ("median_abs_error", "max_abs_error", "winners_right", "pairs_in_order")
 
 
+def markdown_rows(found: dict[str, Any]) -> list[str]:
+    """The table of a document as lines of Markdown, as docs/published.md has it: cells that ran, or should not fit."""
+    lines = []
+    for rows in zip(*(report["cells"] for report in found["reports"].values()), strict=True):
+        first = rows[0]
+        if first["published"] != "not published" and first["predicted_tokens_per_s"] is not None:
+            told = first["published"] if first["error"] is None else f"{first['published_tokens_per_s']:.1f}"
+            figures = [f"{row['predicted_tokens_per_s']:.1f} | {_error(row)}" for row in rows]
+            lines.append(f"| {' | '.join([str(first['batch']), first['mode'], told, *figures])} |")
+    return lines
+
+
+def _error(row: dict[str, Any]) -> str:
+    if row["fitted"]:
+        return "fitted"
+    return "-" if row["error"] is None else f"{100 * row['error']:+.0f} %"
+
+
 def csv_text(reports: dict[str, Report]) -> str:
     """One line a cell and report; a column a figure, empty where there is none."""
     rows = [{"assumptions": name, **row} for name, report in reports.items() for row in cell_rows(report)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparda_core.simulator.fluid import NEVER
-from sparda_core.simulator.programs import program, programs_now
 from sparda_core.simulator.track import FLOWS, FREE, LAUNCH, Track
 
 if TYPE_CHECKING:
@@ -23,21 +22,15 @@ def run_ahead(engine: Engine) -> None:
     """Take the compute lane as far ahead as nothing else can notice."""
     track, slots, watched = engine.main[0], engine.slots, engine.layout.watched
     while not slots.waiting and slots.due_ns == NEVER:
-        horizon_ns = NEVER
-        for other in engine.side:
-            if other.due_ns < horizon_ns:  # noqa: PLR1730 - a call of min costs more than the rest
-                horizon_ns = other.due_ns
+        horizon_ns = _horizon_ns(engine)
         if track.state == LAUNCH:
             _jump(engine, track, horizon_ns)
         now_ns = track.due_ns
         if now_ns >= horizon_ns:
             return
         # An instant of the compute lane alone, unless it ends an operation for which another lane waits.
-        if track.state == FLOWS:
-            track.end_flows(now_ns)
-            engine.stale = True
-            if not track.live:
-                engine.end(track, now_ns)
+        if track.state >= FLOWS:
+            engine.pass_flows(track, now_ns)
         if track.state == FREE and watched[track.op]:
             engine.settle(now_ns)
         while engine.progress(track, now_ns):
@@ -47,45 +40,62 @@ def run_ahead(engine: Engine) -> None:
         engine.solve(now_ns)
 
 
+def _horizon_ns(engine: Engine) -> int:
+    """The earliest time at which anything but the compute lane does something."""
+    horizon_ns = NEVER
+    for track in engine.side:
+        if track.due_ns < horizon_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
+            horizon_ns = track.due_ns
+    return horizon_ns
+
+
 def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
     """Run whole operations, the first of them in its launch gap; begin the one that would reach the horizon."""
+    machine, ledger, issued = engine.machine, track.ledger, track.issued
+    watched, waits_of, last = engine.layout.watched, engine.layout.waits, len(track.ops)
     beside = engine.situation()
-    programs = programs_now(engine, beside)
-    layout, ledger, issued = engine.layout, track.ledger, track.issued
-    ends, ops, costs = ledger.ends, track.ops, track.costs
+    programs = machine.programs.setdefault(beside, {})
+    pool = machine.pools[0]
+    parts = machine.starts.setdefault(None if pool is None else pool.places, {})
+    starts, ends, flow_ends, ops, costs = ledger.starts, ledger.ends, ledger.flow_ends, track.ops, track.costs
+    cost, op, start_ns = track.cost, track.op, track.due_ns
     while True:
-        cost, op = track.cost, track.op
-        if cost.number not in programs:
-            programs[cost.number] = program(engine.machine, beside, cost)
-        known = programs[cost.number]
-        if known is None:
+        number = cost.number
+        if number not in parts:
+            parts[number] = -1 if cost.places or cost.queue or cost.skips else machine.start(cost)
+        part = parts[number]
+        if part < 0:
             return
-        end_ns = track.due_ns + known.span_ns
-        if end_ns >= horizon_ns:
-            if track.due_ns < horizon_ns:
-                _begin(engine, track, horizon_ns)
+        if part not in programs:
+            machine.program(beside, part)
+        program = programs[part]
+        end_ns = start_ns + program.span_ns if program is not None else NEVER
+        if program is None or end_ns >= horizon_ns:
+            if program is not None and start_ns < horizon_ns:
+                _begin(engine, track)
             return
-        ledger.starts[op], ends[op], ledger.flow_ends[op] = track.due_ns, end_ns, known.flow_ends
+        starts[op], ends[op], flow_ends[op] = start_ns, end_ns, program.flow_ends
         track.head += 1
         track.free_ns = track.due_ns = end_ns
-        if layout.watched[op] or track.head == len(ops):
+        if watched[op] or track.head == last:
             break
         op = ops[track.head]
-        waits = layout.waits[op]
+        waits = waits_of[op]
         if (waits and min([ends[wait] for wait in waits]) < 0) or (issued is not None and issued[op] > end_ns):
             break
-        track.op, track.cost, track.waited_ns = op, costs[op], 0
-        track.due_ns += track.cost.launch_ns
+        track.op = op
+        track.cost = cost = costs[op]
+        track.waited_ns = 0
+        track.due_ns = start_ns = end_ns + cost.launch_ns
     track.state = FREE
 
 
-def _begin(engine: Engine, track: Track, horizon_ns: int) -> None:
-    """Begin an operation that has a program: what runs beside it keeps its rates, so they are solved later."""
+def _begin(engine: Engine, track: Track) -> None:
+    """Begin an operation that has a program: what runs beside it keeps its rates."""
     if track.cost.grid is not None:
         taken = engine.slots.seated(track)
         assert taken, "an operation with a program found no SM"
+    stale = engine.stale
     engine.begin(track, track.due_ns)
-    if track.due_ns < horizon_ns:
-        flow_ns = track.due_ns
-        track.open_flows(flow_ns)
-        engine.solve(flow_ns)
+    if track.cost.sizes and engine.plan(track):
+        engine.stale = stale

@@ -33,7 +33,7 @@ SHARES = {
 }
 #: Numbers that are the same on every GPU until someone measures them.
 CARRIED = {
-    "memory": ("reserved_bytes", "host_bytes_per_s", "link_hbm_weight"),
+    "memory": ("reserved_bytes", "link_hbm_weight"),
     "compute": ("product_cluster", "wave_share", "ridge_bend"),
     "launch": ("step_s", "list_s"),
     "uva": (
@@ -60,6 +60,7 @@ def completed(table: Mapping[str, Any]) -> Table:
             _add(full, section, name, functools.partial(_carried, section, name))
     for (section, name), (of_section, of) in SHARES.items():
         _add(full, section, name, functools.partial(_share, full, section, name, of_section, of))
+    _add(full, "memory", "host_bytes_per_s", functools.partial(_host, full))
     _add(full, "compute", "product_ctas", functools.partial(_product_ctas, full))
     _add(full, "copy_engine", "pieces", functools.partial(_pieces, full))
     return full
@@ -99,6 +100,15 @@ def _share(full: Table, section: str, name: str, of_section: str, of: str) -> Ta
         "value": share * base, "unit": here["unit"], "basis": "derived",
         "source": f"{share:.3f} of {of_section}.{of}, as on the {REFERENCE}",
     }  # fmt: skip
+
+
+def _host(full: Table) -> Table:
+    """A server's memory; more where the link alone takes as much (Grace's memory reads 1.3 times what GH200 moves)."""
+    there, h2d = _carried("memory", "host_bytes_per_s"), _value(full, "link", "h2d_bytes_per_s") or 0.0
+    if there["value"] >= 1.3 * h2d:
+        return there
+    source = "1.3 of link.h2d_bytes_per_s, as a GH200's memory by STREAM"
+    return {"value": 1.3 * h2d, "unit": "B/s", "source": source, "basis": "prior"}
 
 
 def _product_ctas(full: Table) -> Table | None:

@@ -54,11 +54,9 @@ class Flow:
 
     def change_rate(self, rate: float, now_ns: int) -> None:
         """Another rate from now on."""
-        # As moved_at and reach_ns say, written out: this is where a simulation spends its time.
-        self.moved = moved = self.moved + self.rate * (now_ns - self.anchor_ns) / NS
+        self.moved = self.moved_at(now_ns)
         self.anchor_ns, self.rate = now_ns, rate
-        left_ns = math.ceil((self.size - moved) / rate * NS - _ROUNDING_NS)
-        self.due_ns = now_ns + left_ns if left_ns > 0 else now_ns
+        self.due_ns = self.reach_ns(self.size)
 
 
 class Rates:

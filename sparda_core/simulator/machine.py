@@ -5,7 +5,7 @@ Everything here depends on the profile and on prices alone, never on a step: one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,7 +17,7 @@ from sparda_core.simulator.profile import Price, Profile
 from sparda_core.simulator.sms import Seat, SmPool
 
 if TYPE_CHECKING:
-    from sparda_core.simulator.programs import Programs
+    from sparda_core.simulator.programs import Program, Programs
 
 Kinds = tuple[int, ...]
 #: What runs now, one number an operation in the order they started: its part, and as lowest bits which of
@@ -42,8 +42,25 @@ class Cost:
     """
 
     __slots__ = (
-        "caps", "demands", "grid", "kernels", "labels", "latency_ns", "launch_ns", "mask", "number", "places", "price",
-        "part", "queue", "replica", "sizes", "skips", "takes", "wake_ns", "waves_alone",
+        "caps",
+        "demands",
+        "grid",
+        "kernels",
+        "labels",
+        "latency_ns",
+        "launch_ns",
+        "mask",
+        "number",
+        "part",
+        "places",
+        "price",
+        "queue",
+        "replica",
+        "sizes",
+        "skips",
+        "takes",
+        "wake_ns",
+        "waves_alone",
     )  # fmt: skip
 
     def __init__(self, price: Price, number: int, replica: int, demands: tuple[Demand, ...], *, slots: bool) -> None:
@@ -105,7 +122,11 @@ class Machine:
             capacity |= {self.named(name, replica): own[name] for name in own if name not in self.shared}
         self.rates = Rates(capacity)
         self.pools = [SmPool(profile.sms) if profile.sms else None for _ in range(replicas)]
-        self.programs: Programs = {}
+        #: By what runs beside them; every equal one is the same object.
+        self.programs: dict[Situation, Programs] = {}
+        self._distinct: dict[tuple[int, Program], Program] = {}
+        #: By who holds which SMs, then by cost: the part that would start now; -1 where it finds no SM.
+        self.starts: dict[Hashable, dict[int, int]] = {}
         self._numbers: dict[tuple[object, ...], Cost] = {}
         self._costs: dict[tuple[int, int], Cost] = {}
         self._slowdowns: dict[tuple[int, ...], float] = {}
@@ -170,7 +191,7 @@ class Machine:
         )  # fmt: skip
 
     def part(self, cost: Cost, placed: int = 0, lag: float = 1.0) -> int:
-        """Number of a running operation: its cost, its placed thread blocks, how much longer it takes for want of SMs."""
+        """Number of a running operation: its cost, its placed thread blocks, its lag for want of SMs (>= 1)."""
         key = cost.number, placed, lag
         number = self._parts.get(key)
         if number is None:
@@ -197,11 +218,38 @@ class Machine:
         rates = self.rates.of(tuple(sorted(kind for kinds in live for kind in kinds)))
         return tuple(tuple(rates[kind] for kind in kinds) for kinds in live)
 
+    def number(self, part: int, mask: int) -> int:
+        """A part with some of its flows live, as a situation holds it."""
+        return part << FLOW_BITS | mask
+
+    def start(self, cost: Cost) -> int:
+        """The part that a compute operation would be if it started now; -1 where it finds no SM."""
+        if cost.grid is None:
+            return cost.part
+        pool = self.pools[cost.replica]
+        assert pool is not None
+        seat = pool.seat(cost.grid)
+        return self.part(cost, lag=self.wave_factor(cost, seat)) if seat.waves else -1
+
+    def program(self, beside: Situation, part: int) -> Program | None:
+        """Program of a part beside what else runs, by memory; equal programs of one part are one object."""
+        programs = self.programs.get(beside)
+        if programs is None:
+            programs = self.programs[beside] = {}
+        if part not in programs:
+            from sparda_core.simulator.programs import work_out
+
+            made = work_out(self, beside, part, self._by_part[part][0])
+            programs[part] = made and self._distinct.setdefault((part, made), made)
+        return programs[part]
+
     def slowdown(self, mine: Cost, others: tuple[Cost, ...]) -> float:
-        """What the profile says of `mine` beside `others`, in the order they started; 1 beside nothing."""
+        """What the profile says of `mine` beside `others`; 1 beside nothing."""
         if not others:
             return 1.0
-        key = (mine.number, *(other.number for other in others))
+        # In an order of their own: who started first makes no difference.
+        others = tuple(sorted(others, key=lambda other: other.number))
+        key = (mine.number, *[other.number for other in others])
         factor = self._slowdowns.get(key)
         if factor is None:
             factor = self.profile.slowdown(mine.price, [other.price for other in others])

@@ -59,6 +59,4 @@ def observe_steps(
 def _watch(simulator: Simulator, facts: StepFacts) -> tuple[_Told, int]:
     told: _Told = []
     step = simulator.step(facts, lambda now_ns, taken: told.append((now_ns, bytes_of(taken))))
-    if told:  # a step ends with nothing under way, whoever spoke last
-        told.append((step.long_ns, dict.fromkeys(told[-1][1], 0.0)))
     return told, step.long_ns

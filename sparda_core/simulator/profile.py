@@ -138,6 +138,10 @@ class Profile(abc.ABC):
         """Resources that several such machines of one host share; every other one is each machine's own."""
         return frozenset()
 
+    def domain(self) -> dict[str, tuple[float, float]]:
+        """What the profile was calibrated for: name -> least, most; empty where nothing is bounded."""
+        return {}
+
     def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:
         """In words, what of an operation lies outside what the profile was calibrated for; empty where nothing does."""
         return ()

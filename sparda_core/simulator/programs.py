@@ -1,4 +1,9 @@
-"""Programs: what one operation of the compute lane does beside other lanes that it does not disturb."""
+"""Programs: what one operation of the compute lane does beside other lanes that it does not disturb.
+
+An operation whose start and end change nobody else's rates need not be followed flow by flow: when its
+flows end is known when it begins. Its program holds good as long as what runs beside it leaves its rates as
+they are; where that changes in mid-way, its flows are spelled out as they stand then, to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -7,67 +12,49 @@ from typing import TYPE_CHECKING
 import attrs
 
 from sparda_core.simulator.fluid import Flow
-from sparda_core.simulator.machine import FLOW_BITS, Cost, Machine, Situation
+from sparda_core.simulator.track import FLOWS, LATENCY, Track
 
 if TYPE_CHECKING:
-    from sparda_core.simulator.engine import Engine
+    from sparda_core.simulator.machine import Cost, Machine, Situation
 
 
 @attrs.frozen
 class Program:
-    """One operation under given circumstances: its span, and when each flow ends after the first one's start (ns)."""
+    """One operation under given circumstances; times in ns.
+
+    span_ns    from its start to its end
+    flow_ends  when each flow ends, after the start of all flows
+    turns      (when, which flows are live as bits, their rates) from each change of rates on
+    """
 
     span_ns: int
     flow_ends: tuple[int, ...]
+    turns: tuple[tuple[int, int, tuple[float, ...]], ...]
 
 
-#: By circumstances, then by cost; None where the operation changes the rates of what runs beside it.
-Circumstances = tuple[object, ...]
-Programs = dict[Circumstances, dict[int, Program | None]]
+#: By part: None where the operation changes the rates of what runs beside it.
+Programs = dict[int, Program | None]
 
 
-def programs_now(engine: Engine, situation: Situation) -> dict[int, Program | None]:
-    """What is known about operations beside what runs now."""
-    pool = engine.machine.pools[0]
-    circumstances = situation, None if pool is None else pool.places
-    known = engine.machine.programs.get(circumstances)
-    if known is None:
-        known = engine.machine.programs[circumstances] = {}
-    return known
-
-
-def program(machine: Machine, beside: Situation, cost: Cost) -> Program | None:
-    """Work out an operation that starts beside what runs now; None where it must be run step by step."""
-    if cost.places or cost.queue or cost.skips:
-        return None
-    part = cost.part
-    if cost.grid is not None:
-        pool = machine.pools[0]
-        assert pool is not None
-        seat = pool.seat(cost.grid)
-        if not seat.waves:
-            return None
-        part = machine.part(cost, lag=machine.wave_factor(cost, seat))
+def work_out(machine: Machine, beside: Situation, part: int, cost: Cost) -> Program | None:
+    """Program of an operation beside what else runs; None where it must be run flow by flow."""
     if not cost.sizes:
-        return Program(cost.latency_ns, ())
-    ends = _flow_ends(machine, beside, cost, part)
-    return None if ends is None else Program(cost.latency_ns + max(ends), ends)
-
-
-def _flow_ends(machine: Machine, beside: Situation, cost: Cost, part: int) -> tuple[int, ...] | None:
-    """When flows that start at 0 end beside others that must keep their rates; None where they would not."""
-    running = [number for number in beside if number >= 0]
-    rest = beside[len(running):]  # fmt: skip
+        return Program(cost.latency_ns, (), ())
+    running = tuple(number for number in beside if number >= 0)
+    rest = beside[len(running) :]
     before = machine.solve(beside)
     now_ns, mask = 0, cost.mask
-    own = [Flow(size, bit) for bit, size in enumerate(cost.sizes)]
-    live = [flow for flow in own if flow.size]
+    flows = [Flow(size, bit) for bit, size in enumerate(cost.sizes)]
+    live = [flow for flow in flows if flow.size]
+    turns: list[tuple[int, int, tuple[float, ...]]] = []
     while True:
-        *others, rates = machine.solve((*running, part << FLOW_BITS | mask, *rest))
+        *others, rates = machine.solve((*running, machine.number(part, mask), *rest))
         if tuple(others) != before:
             return None
         if not live:
-            return tuple(flow.end_ns or 0 for flow in own)
+            ends = tuple(flow.end_ns or 0 for flow in flows)
+            return Program(cost.latency_ns + max(ends), ends, tuple(turns))
+        turns.append((now_ns, mask, rates))
         for flow, rate in zip(live, rates, strict=True):
             if rate != flow.rate:
                 flow.change_rate(rate, now_ns)
@@ -77,3 +64,24 @@ def _flow_ends(machine: Machine, beside: Situation, cost: Cost, part: int) -> tu
                 flow.end_ns = now_ns
                 mask &= ~(1 << flow.kind)
         live = [flow for flow in live if flow.end_ns is None]
+
+
+def spell_out(track: Track, program: Program, now_ns: int) -> None:
+    """Put the operation that runs by a program where it stands at `now_ns`, before that instant's rates are solved."""
+    flow_ns = track.start_ns + track.cost.latency_ns
+    if now_ns < flow_ns:
+        track.state, track.due_ns = LATENCY, flow_ns
+        return
+    track.open_flows(flow_ns)
+    for turn_ns, mask, rates in program.turns:
+        at_ns = flow_ns + turn_ns
+        if at_ns > now_ns:
+            break
+        track.end_flows(at_ns)
+        assert track.mask == mask
+        # At this very instant the rates are those of what changed in it.
+        if at_ns < now_ns:
+            track.set_rates(rates, at_ns)
+    track.end_flows(now_ns)
+    assert track.state == FLOWS
+    assert track.live

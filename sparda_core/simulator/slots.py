@@ -9,7 +9,7 @@ from sparda_core.simulator.machine import Machine
 from sparda_core.simulator.track import FLOWS, LATENCY, Track
 
 if TYPE_CHECKING:
-    from sparda_core.simulator.engine import Engine
+    from sparda_core.simulator.lanes import Lanes
 
 # A share of progress this close below a boundary has reached it: rounding, not work.
 _ROUNDING = 1e-9
@@ -23,8 +23,8 @@ class Slots:
              no copy waits and the kernel under way would get what it has
     """
 
-    def __init__(self, machine: Machine, engine: Engine) -> None:
-        self._machine, self._engine, self._pools = machine, engine, machine.pools
+    def __init__(self, machine: Machine, lanes: Lanes) -> None:
+        self._machine, self._lanes, self._pools = machine, lanes, machine.pools
         self.waiting: list[Track] = []
         self.due_ns = NEVER
         self._due: dict[int, int] = {}
@@ -43,7 +43,7 @@ class Slots:
     def wait(self, track: Track) -> None:
         """A copy kernel wants SMs from now on (ties: plan order)."""
         self.waiting.append(track)
-        self.restless = True
+        self.restless = self._lanes.stale = True
 
     def place(self) -> bool:
         """Place waiting thread blocks on free SMs; True where one was placed."""
@@ -53,14 +53,14 @@ class Slots:
             assert grid is not None
             assert pool is not None
             # Inside an operation the next kernel must find an SM: it could not end otherwise.
-            inside = [own for own in self._engine.main if own.retakes and own.replica == track.replica]
+            inside = [own for own in self._lanes.main if own.retakes and own.replica == track.replica]
             spare = inside[0].cost.grid if inside else None
             got = pool.place(grid.ctas - len(track.placed), grid.cluster, spare)
             if got:
                 track.placed += got
-                if track in self._engine.running:
+                if track in self._lanes.running:
                     track.part = self._machine.part(track.cost, len(track.placed), track.lag)
-                self._engine.stale = placed = self.restless = True
+                self._lanes.stale = placed = self.restless = True
                 if len(track.placed) == grid.ctas:
                     self.waiting.remove(track)
         return placed
@@ -96,12 +96,20 @@ class Slots:
             pool.give()
             track.lag = 1.0
 
+    def watches(self, track: Track) -> bool:
+        """Whether SMs may change hands between two kernels of the operation under way."""
+        if not self.restless or track.cost.kernels == 1 or track.cost.grid is None:
+            return False
+        pool = self._pools[track.replica]
+        assert pool is not None
+        return bool(self.waiting) or self._machine.wave_factor(track.cost, pool.seat(track.cost.grid)) != track.lag
+
     def arm(self, now_ns: int) -> None:
         """Find the next boundary at which SMs change hands."""
         self.due_ns = NEVER
         self.restless = bool(self.waiting)
         self._due.clear()
-        for track in self._engine.main:
+        for track in self._lanes.main:
             if track.state not in (LATENCY, FLOWS) or track.cost.kernels == 1 or track.cost.grid is None:
                 continue
             pool = self._pools[track.replica]
@@ -115,10 +123,10 @@ class Slots:
     def pass_boundaries(self, now_ns: int) -> None:
         """Kernels end whose boundary is due, if their operation goes on; the next ones take SMs in this instant."""
         self.due_ns = NEVER
-        for track in self._engine.main:
+        for track in self._lanes.main:
             if self._due.get(track.replica, NEVER) <= now_ns:
                 self._due[track.replica] = NEVER
-                self._engine.stale = True
+                self._lanes.stale = True
                 if track.state == FLOWS and track.live:
                     pool = self._pools[track.replica]
                     assert pool is not None

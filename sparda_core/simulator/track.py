@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sparda_core.simulator.fluid import NEVER, Flow
 from sparda_core.simulator.machine import Cost
+
+if TYPE_CHECKING:
+    from sparda_core.simulator.programs import Program
 
 # Where the operation at a lane's head stands. Plain numbers: they are compared at every turn.
 FREE = 0  # waits for operations of other lanes
@@ -15,10 +19,11 @@ QUEUE = 3  # waits for its turn in a queue
 SEAT = 4  # waits for SMs
 LATENCY = 5  # has begun; its flows have not
 FLOWS = 6  # its flows move
-DONE = 7  # the lane has ended
+PROGRAM = 7  # runs by its program: its flows are not spelled out
+DONE = 8  # the lane has ended
 
 #: States in which a compute lane is at work: from the first operation of a chain until it waits for something.
-AT_WORK = frozenset({LAUNCH, LATENCY, FLOWS})
+AT_WORK = frozenset({LAUNCH, LATENCY, FLOWS, PROGRAM})
 
 
 class Ledger:
@@ -48,13 +53,14 @@ class Track:
     flows     all of its flows; `live` those that have not ended, and `mask` which those are, as bits
     placed    TPC of each thread block of a copy kernel that has its SM
     lag       how much longer the kernel under way takes for want of SMs, >= 1
+    program   what it runs by in state PROGRAM
     kernel    which kernel of the operation is under way
     retakes   True at a boundary between two kernels: SMs were given back and must be taken anew
     """
 
     __slots__ = (
         "compute", "cost", "costs", "due_ns", "flow_ns", "flows", "free_ns", "head", "issued", "kernel", "lag",
-        "ledger", "live", "mask", "op", "ops", "part", "placed", "replica", "retakes", "start_ns", "state",
+        "ledger", "live", "mask", "op", "ops", "part", "placed", "program", "replica", "retakes", "start_ns", "state",
         "waited_ns", "wanted_ns",
     )  # fmt: skip
 
@@ -73,6 +79,7 @@ class Track:
         self.placed: tuple[int, ...] = ()
         self.lag = 1.0
         self.retakes = False
+        self.program: Program | None = None
 
     def open_flows(self, now_ns: int) -> None:
         """Begin the flows of the operation at the head."""

@@ -60,6 +60,21 @@ def test_counters_integrate_to_the_bytes_moved(both: float) -> None:
         assert -1e-6 * units <= over <= rounding(usage, resource) + 1e-6 * units, resource
 
 
+def test_an_operation_that_moves_both_ways_is_told_each_way() -> None:
+    both = {**TABLE, Kind.FETCH: Work(h2d_bytes=9e6, d2h_bytes=1e6, hbm_bytes=10e6, pieces=9, sms=2)}
+    usage = observe_steps(PLAN, [facts()], by_kind(both), gpu(link=5e10, both=4e10))
+    assert integral(usage, "h2d") == pytest.approx(3 * 9e6, rel=1e-4)
+    assert integral(usage, "d2h") == pytest.approx(3 * 1e6 + 4 * 3e5, rel=1e-2)
+    assert integral(usage, "hbm") == pytest.approx(3 * 10e6 + 4 * 16e6, rel=1e-4)
+
+
+def test_each_of_several_gpus_gets_its_part_of_the_hosts_memory() -> None:
+    scenario = Scenario(batch=2, churn=0.2, gpus=8)
+    capacity = scenario.machine().capacity()["host"]
+    peaks = [max(one.taken["host"] for one in scenario.turned(gpus=n).predict().usage) for n in (1, 8)]
+    assert peaks[1] <= capacity / 8 * (1 + 1e-9) < peaks[0]
+
+
 @given(scene=schedules(), both=st.sampled_from([5e10, 3.5e10, 2.5e10]), slower=st.sampled_from([1.0, 1.4]))
 def test_under_any_plan_counters_integrate_to_its_bytes_and_a_trace_of_it_is_lawful(
     scene: tuple[StepPlan, dict[str, Work]], both: float, slower: float

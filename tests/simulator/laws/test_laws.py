@@ -40,7 +40,10 @@ def holds(law: Law, examples: int, *, phases: tuple[Phase, ...] = tuple(Phase)) 
     """Raise the AssertionError of the first case for which the law does not hold."""
     nightly = os.environ.get("SPARDA_TEST_PROFILE") == "nightly"
 
-    @settings(max_examples=examples, derandomize=not nightly, database=None, phases=phases, report_multiple_bugs=False)
+    @settings(
+        max_examples=examples, derandomize=not nightly, database=None, deadline=None, phases=phases,
+        report_multiple_bugs=False,
+    )  # fmt: skip
     @given(law.cases)
     def every(case: object) -> None:
         law.check(case)
