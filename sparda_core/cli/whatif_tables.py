@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparda_core.cli.screen import seconds, show_table, size
+from rich.text import Text
+
+from sparda_core.cli.screen import console, seconds, show_table, size
 from sparda_core.whatif.figures import axis_label, short
 from sparda_core.whatif.frontier import Cell, cells, frontiers, pairs
 from sparda_core.whatif.row import Row, Status
@@ -47,8 +49,10 @@ def _best(study: Study, choices: Sequence[str] | None) -> None:
         else [*map(_cell, cell.given.values()), *[None] * (len(chosen) + len(FIGURES) - 1), _lost(cell), None]
         for cell in every
     ]
-    title = "Fastest choice in each cell" if chosen else "Every point"
-    _table(title, [*given, *chosen, *FIGURES, "ahead by"], rows)
+    if chosen:
+        _table("Fastest choice in each cell", [*given, *chosen, *FIGURES, "ahead by"], rows)
+    else:
+        _table("Every point", [*given, *FIGURES], [row[:-1] for row in rows])
 
 
 def _frontier(study: Study, choices: Sequence[str] | None) -> None:
@@ -84,7 +88,10 @@ def _reasons(study: Study, folder: Path | None) -> None:
     if folder is not None:
         notes.append(f"All rows: {folder / 'rows.csv'}.")
     rows = [(count, reason) for reason, count in reasons(study)[:5]]
-    show_table("Impossible points" if rows else "Points", ("points", "reason"), rows, notes=notes)
+    if rows:
+        show_table("Impossible points", ("points", "reason"), rows)
+    for note in notes:
+        console().print(Text(note, style="dim"))
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from sparda_core.errors import ConfigError, UnknownNameError
@@ -75,19 +78,44 @@ def _joblib(name: str, jobs: int, **options: Any) -> Iterator[Pool]:
 def _results(joblib: Any, jobs: int, function: Callable[[A], B], tasks: Iterable[A]) -> Iterator[B]:
     """Ordered results; one by one where the backend can, in waves where it cannot (Ray)."""
     kind = joblib.parallel.get_active_backend()[0]
-    if kind.supports_return_generator:
-        parallel = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator")
-        results = parallel(joblib.delayed(function)(task) for task in tasks)
-        try:
-            yield from results
-        finally:
-            results.close()
+    with _gentle_stop() as stopped:
+        queue = itertools.takewhile(lambda _: not stopped.is_set(), tasks)
+        if kind.supports_return_generator:
+            parallel = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator")
+            results = parallel(joblib.delayed(function)(task) for task in queue)
+            try:
+                yield from results
+            finally:
+                results.close()
+        else:
+            with joblib.Parallel(n_jobs=jobs, batch_size=1) as parallel:
+                workers = max(1, joblib.effective_n_jobs(jobs))
+                while wave := list(itertools.islice(queue, WAVE * workers)):
+                    yield from parallel(joblib.delayed(function)(task) for task in wave)
+        if stopped.is_set():
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _gentle_stop() -> Iterator[threading.Event]:
+    """The first Ctrl-C only sets the event: what workers are at is finished and kept. The second one interrupts.
+
+    Killing workers in mid-task loses their rows and leaves semaphores behind, which their keeper then complains about.
+    """
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # only that one may set a handler
+        yield stopped
         return
-    queue = iter(tasks)
-    with joblib.Parallel(n_jobs=jobs, batch_size=1) as parallel:
-        workers = max(1, joblib.effective_n_jobs(jobs))
-        while wave := list(itertools.islice(queue, WAVE * workers)):
-            yield from parallel(joblib.delayed(function)(task) for task in wave)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -130,7 +158,12 @@ def _threads(jobs: int, _address: str | None) -> contextlib.AbstractContextManag
 
 
 def _processes(jobs: int, _address: str | None) -> contextlib.AbstractContextManager[Pool]:
-    return _joblib("loky", jobs)
+    return _joblib("loky", jobs, initializer=_leave_ctrl_c_to_the_parent)
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    """A terminal interrupts its whole group; workers would each print a traceback, and the parent ends them anyway."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 #: Name -> how to open it.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparda_core.errors import ConfigError
+from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.whatif.backends import Pool
 from sparda_core.whatif.crossover import Asked, Found, crossovers_in
 from sparda_core.whatif.figures import COLOURS, MARKERS, axis_label, new_figure
@@ -39,11 +40,12 @@ POOLS: dict[str, dict[str, Any]] = {
     "2x lru": {"policy": "lru", "slot_factor": 2.0},
     "4x lru": {"policy": "lru", "slot_factor": 4.0},
 }
-#: The usual axes. 128 GiB of host memory hold some 28 rows of 128K tokens; links: what PCIe 2 to 5 move in practice.
-BATCHES, LINKS = (1, 4, 8, 16, 24), (6.0, 12.0, 25.0, 50.0)
-AXES = ("batch", "link_gb_s", "pcie", "context", "budget", "churn", "engine", "ctas", "profile")
-#: Links between which a crossover is looked for, GB/s: from a slow disk's to beyond a CPU-GPU link on one package.
-SLOWEST, FASTEST = 0.5, 512.0
+#: The usual axes. 128 GiB of host memory hold some 28 rows of 128K tokens.
+BATCHES, GENERATIONS = (1, 4, 8, 16, 24), (3, 4, 5, 6)
+AXES = ("batch", "pcie", "link_gb_s", "context", "budget", "churn", "engine", "ctas", "profile")
+#: Where the search for a link begins, GB/s; it ends at what a link of the profile's kind can carry.
+SLOWEST = 0.5
+LINK, GENERATION = "link_gb_s", "pcie"
 REMARKS = (
     "Predicted, not measured: misses come from a synthetic locality, and the engine is not calibrated on whole steps.",
     "Both sides of a comparison have equal budgets and equal pools; what a Forecast costs in quality is not in here.",
@@ -60,15 +62,21 @@ def lookahead_grid(base: Scenario, axes: Mapping[str, Any]) -> Grid:
             may = ", ".join(AXES)
             raise ConfigError(f"grid {name}: the study lookahead varies {may}; leave --study out for a free grid")
     usual: dict[str, Any] = {"batch": BATCHES}
-    if "pcie" not in axes and base.pcie is None:
-        usual["link_gb_s"] = LINKS
+    fixed = {LINK, GENERATION} & axes.keys() or base.pcie is not None or base.link_gb_s is not None
+    if not fixed and _has_generations(base):
+        usual[GENERATION] = GENERATIONS
     shifted = base if base.locality is not None else base.turned(locality=LOCALITY)
     return Grid(base=shifted, axes={"pool": POOLS, "method": METHODS, **usual, **axes})
 
 
+def _has_generations(base: Scenario) -> bool:
+    machine = base.machine()
+    return isinstance(machine, GpuProfile) and machine.link.generation is not None
+
+
 def lookahead_tables(study: Study, pool: Pool, report: Report | None) -> tuple[Sheet, ...]:
     """Gain, exposed share and memory by pool and point; the link and the batch between which lookahead pays."""
-    return (_by_pool(study), _matrix(study), _points(study), *_crossovers(study, pool, report))
+    return (_by_pool(study), _matrix(study), _slots_instead(study), _points(study), *_crossovers(study, pool, report))
 
 
 def _by_pool(study: Study) -> Sheet:
@@ -109,17 +117,37 @@ def _spread(values: Sequence[float | None]) -> str | None:
 
 def _matrix(study: Study) -> Sheet:
     """Gains as pools and links by batches."""
-    batches = study.grid.axis("batch").labels
-    table: dict[tuple[Any, ...], dict[Any, float | None]] = {}
-    for pair in _pairs(study, SAME):
-        rest = tuple(label for name, label in pair.given.items() if name != "batch")
-        table.setdefault(rest, {})[pair.given["batch"]] = _rounded(pair.speedup)
-    given = tuple(axis.name for axis in study.grid.axes if axis.name not in ("method", "batch"))
     return Sheet(
         title="The same by batch; - where it does not fit into memory",
-        columns=(*given, *(f"batch {batch}" for batch in batches)),
-        rows=tuple((*rest, *(row.get(batch) for batch in batches)) for rest, row in table.items()),
+        **_by_batch(study, [(pair.given, pair.speedup) for pair in _pairs(study, SAME)]),
     )
+
+
+def _slots_instead(study: Study) -> Sheet:
+    """What more slots do without lookahead, against lookahead on the paper's pool."""
+    paper, *more = POOLS
+    first = {"method": AHEAD, "pool": paper}
+    cells = []
+    for name in more:
+        found = pairs(study, Between(first=first, second={"method": SAME, "pool": name}))
+        cells += [({"pool": name, **pair.given}, pair.speedup) for pair in found]
+    return Sheet(
+        title=f"Slots instead of lookahead: {SAME} with these slots, times as fast as {AHEAD} with {paper}",
+        **_by_batch(study, cells), notes=("More than 1: memory alone does more than lookahead on the last selection.",),
+    )  # fmt: skip
+
+
+def _by_batch(study: Study, cells: Sequence[tuple[Mapping[str, Any], float | None]]) -> dict[str, Any]:
+    """Columns and rows of a sheet: what is given down, batches across."""
+    batches = study.grid.axis("batch").labels
+    given = [axis.name for axis in study.grid.axes if axis.name not in ("method", "batch")]
+    table: dict[tuple[Any, ...], dict[Any, float | None]] = {}
+    for labels, value in cells:
+        table.setdefault(tuple(labels[name] for name in given), {})[labels["batch"]] = _rounded(value)
+    return {
+        "columns": (*given, *(f"batch {batch}" for batch in batches)),
+        "rows": tuple((*rest, *(row.get(batch) for batch in batches)) for rest, row in table.items()),
+    }
 
 
 def _points(study: Study) -> Sheet:
@@ -150,29 +178,30 @@ def _points(study: Study) -> Sheet:
 def _crossovers(study: Study, pool: Pool, report: Report | None) -> list[Sheet]:
     """Where the gain over the same selector passes PAYS, along the batch and along the link."""
     sheets = []
-    for name in ("link_gb_s", "batch"):
-        span = _span(study.grid, name)
-        if span is None:
+    for name, apart in ((LINK, {LINK, GENERATION}), ("batch", {"batch"})):
+        low, high = _span(study.grid, name)
+        if not low < high:
             continue
         rest = {
             axis.name: dict(zip(axis.labels, axis.settings, strict=True)) if axis.name == "pool" else axis.labels
             for axis in study.grid.axes
-            if axis.name not in (name, "method")
+            if axis.name not in {"method", *apart}
         }
         cells = Grid(base=study.grid.base, axes=rest, most=study.grid.most)
-        ask = Asked(knob=name, low=span[0], high=span[1], lead=PAYS)
+        ask = Asked(knob=name, low=low, high=high, lead=PAYS)
         found = crossovers_in(cells, METHODS[AHEAD], METHODS[SAME], ask, pool=pool, report=report)
         sheets.append(_changes(found, tuple(rest), ask))
     return sheets
 
 
-def _span(grid: Grid, name: str) -> tuple[float, float] | None:
-    axis = next((axis for axis in grid.axes if axis.name == name), None)
-    labels = [label for label in axis.labels if label is not None] if axis is not None else []
-    if not labels:
-        return None
-    low, high = (SLOWEST, FASTEST) if name == "link_gb_s" else (1, max(labels))
-    return (low, high) if low < high else None
+def _span(grid: Grid, name: str) -> tuple[float, float]:
+    """From where to where: one row to the largest batch; a slow link to the fastest of the profile's kind."""
+    if name == "batch":
+        return 1, max(grid.axis(name).labels)
+    machine = grid.base.machine()
+    if not isinstance(machine, GpuProfile):
+        return SLOWEST, SLOWEST
+    return SLOWEST, float(f"{machine.link.ceiling_bytes_per_s / 1e9 * 0.999:.3g}")
 
 
 def _changes(found: list[Found], given: tuple[str, ...], ask: Asked) -> Sheet:
@@ -199,7 +228,7 @@ def _rounded(value: float | None) -> float | None:
 
 def lookahead_figures(study: Study) -> dict[str, Figure]:
     """The gain over the batch, one panel a link (or one panel), one line a pool; dashed where it begins to pay."""
-    panels = next((axis for axis in study.grid.axes if axis.name in ("link_gb_s", "pcie")), None)
+    panels = next((axis for axis in study.grid.axes if axis.name in (LINK, GENERATION)), None)
     labels = panels.labels if panels is not None else (None,)
     figure = new_figure(3.4 * len(labels) + 1.2, 4.4)
     drawn = figure.subplots(1, len(labels), sharey=True, squeeze=False)[0]

@@ -55,11 +55,14 @@ class Store:
         self._journal.close()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Append finished rows; they are on the disk when this returns."""
+        """Append finished rows; they are on the disk when this returns. Raises OSError naming the journal."""
         fresh = list(rows)
-        self._journal.write("".join(to_line(row) + "\n" for row in fresh).encode())
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
+        try:
+            self._journal.write("".join(to_line(row) + "\n" for row in fresh).encode())
+            self._journal.flush()
+            os.fsync(self._journal.fileno())
+        except OSError as wrong:  # a full disk names no file
+            raise OSError(wrong.errno, wrong.strerror, str(self.folder / JOURNAL)) from wrong
         self.rows |= {row.point: row for row in fresh}
 
     def write_table(self) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_a_range_climbs_between_its_ends_and_can_be_typed_again(
 ) -> None:
     values = spread(low, low * factor, count, log=log, whole=False)
     assert (values[0], values[-1], len(values)) == (low, low * factor, count)
-    assert all(a <= b for a, b in zip(values[1:-1], values[2:-1], strict=False))
+    assert all(a <= b for a, b in itertools.pairwise(values[1:-1]))
     assert all(float(f"{value:.4g}") == value for value in values[1:-1])
 
 

@@ -109,7 +109,7 @@ def test_nobody_at_the_address_is_one_clear_error(ray: Ray) -> None:
 def test_no_dask_scheduler_at_the_address_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparda_core.whatif.backends.PATIENCE_S", 0.2)
     with (
-        pytest.raises(ConfigError, match="no Dask scheduler answers at address='tcp://127.0.0.1:9'"),
+        pytest.raises(ConfigError, match=r"no Dask scheduler answers at address='tcp://127\.0\.0\.1:9'"),
         open_pool("dask", address="tcp://127.0.0.1:9"),
     ):
         raise AssertionError

@@ -22,6 +22,18 @@ SYNC, PREFETCH = {"runtime": "offload-sync"}, {"runtime": "offload-prefetch"}
 BETWEEN = Between(first=SYNC, second=PREFETCH)
 
 
+def legend(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def xs(line: Any) -> list[float]:
+    return list(line.get_xdata())
+
+
+def ys(line: Any) -> list[float]:
+    return list(line.get_ydata())
+
+
 def by_link(scenario: Scenario) -> Any:
     """Prefetching wins from 20 GB/s on; batch 64 does not fit."""
     speed = (scenario.link_gb_s or 0) if scenario.runtime == "offload-prefetch" else 20.0
@@ -40,11 +52,10 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
 def test_lines_have_units_names_and_the_crossover(study: Study) -> None:
     (axes,) = plot_lines(study, "link_gb_s", crossings=[20.0]).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("host link, GB/s each way", "tokens/s")
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["runtime offload-sync", "runtime offload-prefetch"]
+    assert legend(axes) == ["runtime offload-sync", "runtime offload-prefetch"]
     by_name = {line.get_label(): line for line in axes.lines}
-    assert list(by_name["runtime offload-prefetch"].get_ydata()) == [40, 80, 320, 640]
-    assert any(list(line.get_xdata()) == [20.0, 20.0] for line in axes.lines)
+    assert ys(by_name["runtime offload-prefetch"]) == [40, 80, 320, 640]
+    assert any(xs(line) == [20.0, 20.0] for line in axes.lines)
     assert "batch 8" in axes.get_title()
     assert "predicted, not measured" in axes.get_title()
 
@@ -52,18 +63,18 @@ def test_lines_have_units_names_and_the_crossover(study: Study) -> None:
 def test_what_does_not_fit_is_marked_and_has_no_height(study: Study) -> None:
     (axes,) = plot_lines(study, "batch", at={"link_gb_s": 80.0}).axes
     lines = {line.get_label(): line for line in axes.lines}
-    heights = list(lines["runtime offload-prefetch"].get_ydata())
+    heights = ys(lines["runtime offload-prefetch"])
     assert heights[:2] == [640, 1280]
     assert heights[2] != heights[2]  # NaN: no point
     assert "does not fit into memory" in lines
-    assert [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "x"] == [[64], [64], []]
+    assert [xs(line) for line in axes.lines if line.get_marker() == "x"] == [[64], [64], []]
 
 
 def test_a_heat_map_of_a_speed_up_has_its_crossover_line_and_hatches(study: Study) -> None:
     axes = plot_heat(study, "link_gb_s", "batch", between=BETWEEN).axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("host link, GB/s each way", "batch, rows")
     assert [patch.get_hatch() for patch in axes.patches] == ["////"] * 4
-    edges = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
+    edges = [(xs(line), ys(line)) for line in axes.lines]
     assert edges == [([2, 2], [0, 1]), ([2, 2], [1, 2])]  # between 10 and 40 GB/s, for both batches that fit
     numbers = [text.get_text() for text in axes.texts]
     assert numbers[:2] == ["0.25", "0.25"]
@@ -89,9 +100,9 @@ def test_more_lines_than_colours_are_cut_to_the_fastest_and_the_legend_says_so(m
     monkeypatch.setattr(Scenario, "predict", lambda s: prediction(float(s.ctas * s.batch)))
     study = run_grid(Grid(axes={"batch": (1, 2), "ctas": range(1, 12)}))
     (axes,) = plot_lines(study, "batch").axes
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == [f"ctas {count}" for count in range(12 - len(COLOURS), 12)]
-    assert axes.get_legend().get_title().get_text() == "the 8 fastest of 11"
+    assert legend(axes) == [f"ctas {count}" for count in range(12 - len(COLOURS), 12)]
+    box: Any = axes.get_legend()
+    assert box.get_title().get_text() == "the 8 fastest of 11"
 
 
 @pytest.mark.parametrize(

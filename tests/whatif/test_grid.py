@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -67,7 +68,7 @@ def test_an_axis_takes_the_place_of_the_knob_that_excludes_it() -> None:
         ({"locality": ("hispars",)}, "did you mean 'hisparse'?"),
     ],
 )
-def test_grids_that_cannot_be_meant_are_refused(axes: dict[str, object], says: str) -> None:
+def test_grids_that_cannot_be_meant_are_refused(axes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as wrong:
         Grid(axes=axes)
     assert says in str(wrong.value)

@@ -7,7 +7,7 @@ import pytest
 
 from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.whatif.backends import serial
-from sparda_core.whatif.lookahead import AHEAD, FASTEST, SAME, lookahead_figures, lookahead_grid, lookahead_tables
+from sparda_core.whatif.lookahead import AHEAD, SAME, lookahead_figures, lookahead_grid, lookahead_tables
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.whatif.studies import STUDIES, study_named
 from sparda_core.whatif.study import Study, run_grid
@@ -32,7 +32,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
 
 def test_the_grid_has_pools_methods_batches_and_links_on_a_synthetic_locality() -> None:
     grid = lookahead_grid(Scenario(), {})
-    assert [axis.name for axis in grid.axes] == ["pool", "method", "batch", "link_gb_s"]
+    assert [axis.name for axis in grid.axes] == ["pool", "method", "batch", "pcie"]
     assert grid.base.locality == "hisparse"
     pools = grid.axis("pool").settings
     assert [(one["policy"], one["slot_factor"]) for one in pools] == [
@@ -40,9 +40,13 @@ def test_the_grid_has_pools_methods_batches_and_links_on_a_synthetic_locality() 
     ]  # fmt: skip
 
 
-def test_generations_take_the_place_of_speeds() -> None:
-    assert [axis.name for axis in lookahead_grid(Scenario(), {"pcie": (4, 5)}).axes][-1] == "pcie"
-    assert "link_gb_s" not in [axis.name for axis in lookahead_grid(Scenario(pcie=4), {}).axes]
+def test_a_link_that_is_given_takes_the_place_of_the_generations() -> None:
+    def names(base: Scenario, axes: dict[str, Any]) -> list[str]:
+        return [axis.name for axis in lookahead_grid(base, axes).axes]
+
+    assert names(Scenario(), {"link_gb_s": (10.0,)}) == ["pool", "method", "batch", "link_gb_s"]
+    assert names(Scenario(link_gb_s=10.0), {}) == names(Scenario(pcie=4), {}) == ["pool", "method", "batch"]
+    assert names(Scenario(profile="gh200"), {}) == ["pool", "method", "batch"]  # its link has no generation
 
 
 def test_an_axis_that_the_study_turns_itself_is_refused() -> None:
@@ -51,7 +55,7 @@ def test_an_axis_that_the_study_turns_itself_is_refused() -> None:
 
 
 def test_gains_are_those_of_the_formula(study: Study) -> None:
-    _, matrix, points, *_ = lookahead_tables(study, serial, None)
+    _, matrix, _, points, *_ = lookahead_tables(study, serial, None)
     row = next(r for r in matrix.records() if r["pool"] == "4x lru" and r["link_gb_s"] == 96.0)
     assert row["batch 1"] == pytest.approx((10 + 60 / 96 / 4) / 10, rel=1e-3)
     assert row["batch 16"] == pytest.approx((10 + 60 * 16 / 96 / 4) / 10, rel=1e-3)
@@ -60,6 +64,14 @@ def test_gains_are_those_of_the_formula(study: Study) -> None:
     assert all(r["tokens_per_s"] is None and "'host' needs 200" in r["reason"] for r in short)
     first = points.records()[0]
     assert first[f"times {SAME}"] == pytest.approx((10 + 5) / 10)
+
+
+def test_slots_alone_are_held_against_lookahead_on_the_last_selection(study: Study) -> None:
+    instead = lookahead_tables(study, serial, None)[2]
+    by_pool = {(row["pool"], row["link_gb_s"]): row for row in instead.records()}
+    assert {pool for pool, _ in by_pool} == {"1x lru", "2x lru", "4x lru"}
+    assert by_pool["4x lru", 12.0]["batch 1"] == pytest.approx(10 / (10 + 60 / 12 / 4), rel=1e-3)
+    assert by_pool["4x lru", 12.0]["batch 16"] == pytest.approx(80 / (10 + 80 / 4), rel=1e-3)
 
 
 def test_each_multiple_of_slots_says_gain_exposure_and_memory(study: Study) -> None:
@@ -75,10 +87,11 @@ def test_each_multiple_of_slots_says_gain_exposure_and_memory(study: Study) -> N
 def test_crossovers_are_where_the_formula_has_them(study: Study) -> None:
     *_, links, batches = lookahead_tables(study, serial, None)
     says = {(row[0], row[1]): row[2] for row in links.rows}
+    assert links.columns[:2] == ("pool", "batch")
     # The gain ends where the copy takes less than half a millisecond of ten: at 60 * batch / slots / 0.5 GB/s.
-    assert says["4x lru", 1] == "pays, from 30.1 does not pay"
-    assert says["2x lru", 1].startswith("pays, from 60.")
-    assert f"to {FASTEST:g}" in links.title
+    assert says["4x lru", 1].startswith("pays, from 30.")
+    assert says["1x lru", 1] == "none in range: pays from 0.5 to 60.1"
+    assert "from 0.5 to 60.1" in links.title  # PCIe 5 x16 carries no more
     by_batch = {(row[0], row[1]): row[2] for row in batches.rows}
     assert by_batch["4x lru", 96.0].startswith("does not pay, from 4 pays")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,8 @@ def test_a_point_is_a_time_a_shortage_or_a_reason(asked: list[Scenario]) -> None
         Status.FITS, Status.IMPOSSIBLE, Status.NO_MEMORY, Status.IMPOSSIBLE
     ]  # fmt: skip
     fits, impossible, short, _ = study.rows
-    assert (fits.tokens_per_s, fits.exposed_share) == (300.0, pytest.approx(0.3))
+    assert fits.tokens_per_s == 300.0
+    assert fits.exposed_share == pytest.approx(0.3)
     assert (short.step_s, short.short_of, short.need_bytes, short.have_bytes) == (None, "host", 200, 100)
     assert short.device_bytes == 1e9 + 64e8
     assert impossible.reason == "budget=97 is not liked here"
@@ -59,13 +61,13 @@ def test_real_combinations_that_cannot_work_become_rows_with_the_reason() -> Non
 
 
 def test_an_error_of_every_point_is_raised_before_anything_is_written(asked: list[Scenario], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="every one of the grid's 2 points is impossible.*budget=97 is not liked"):
+    with pytest.raises(ConfigError, match=r"every one of the grid's 2 points is impossible.*budget=97 is not liked"):
         run_grid(Grid(base=Scenario(budget=97), axes={"batch": (1, 2)}), folder=tmp_path / "out")
     assert files(tmp_path / "out") == {}
 
 
 def test_an_error_of_a_single_point_is_raised_as_it_is(asked: list[Scenario]) -> None:
-    with pytest.raises(ConfigError, match="^budget=97 is not liked here$"):
+    with pytest.raises(ConfigError, match=r"^budget=97 is not liked here$"):
         run_grid(Grid(base=Scenario(budget=97), axes={"batch": (1,)}))
 
 
@@ -200,7 +202,7 @@ def test_the_folder_of_another_study_is_refused_with_what_differs(
 
 
 def test_a_profile_that_has_changed_makes_another_study(asked: list[Scenario], tmp_path: Path) -> None:
-    from sparda_core.simulator.profile_file import FOLDER
+    from sparda_core.simulator.derive import FOLDER
 
     text = (FOLDER / "h200.toml").read_text()
     mine = tmp_path / "mine.toml"
@@ -239,6 +241,19 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_system(asked: list[Scen
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         run_grid(GRID, folder=tmp_path / "file" / "out")
+
+
+def test_a_full_disk_names_the_file_and_the_rest_can_be_done_later(
+    asked: list[Scenario], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sparda_core.whatif.store.os.fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*rows\.jsonl'"):
+            run_grid(GRID, folder=tmp_path)
+    assert len(run_grid(GRID, folder=tmp_path, resume=True).rows) == 80
 
 
 def test_rows_are_on_the_disk_chunk_by_chunk(asked: list[Scenario], tmp_path: Path) -> None:
