@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from sparda_core.simulator import ahead, sms
-from sparda_core.simulator.engine import Engine
+from sparda_core.simulator import programs, sms
+from sparda_core.simulator.lanes import Lanes
 from sparda_core.simulator.machine import Cost, Situation
 from sparda_core.simulator.machine import Machine as EngineMachine
 from sparda_core.simulator.profile import Grid, Price
-from sparda_core.simulator.programs import Program, program
+from sparda_core.simulator.programs import Program
 from sparda_core.simulator.slots import Slots
 from sparda_core.simulator.sms import Seat, SmPool
 from tests.simulator.laws.law import mutant
@@ -59,9 +59,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
     place = Slots.place
 
     def late(self: Slots) -> bool:
-        engine = self._engine
-        for track in engine.main:
-            waits = engine.layout.waits[track.ops[track.head]] if track.head < len(track.ops) else (None,)
+        lanes = self._lanes
+        for track in lanes.main:
+            waits = lanes.layout.waits[track.ops[track.head]] if track.head < len(track.ops) else (None,)
             if not any(wait is None or track.ledger.ends[wait] < 0 for wait in waits):
                 return False
         return place(self)
@@ -112,15 +112,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("queue-in-reverse", "a copy engine serves first whoever came last")
 def _(patch: pytest.MonkeyPatch) -> None:
-    serve = Engine._serve
+    serve = Lanes._serve
 
-    def reverse(self: Engine, now_ns: int) -> bool:
+    def reverse(self: Lanes, now_ns: int) -> bool:
         self._queued = [(-ready, -op, track) for ready, op, track in self._queued]
         served = serve(self, now_ns)
         self._queued = [(-ready, -op, track) for ready, op, track in self._queued]
         return served
 
-    patch.setattr(Engine, "_serve", reverse)
+    patch.setattr(Lanes, "_serve", reverse)
 
 
 @mutant("host-issues-at-once", "the host issues every operation at the start of the step")
@@ -133,21 +133,33 @@ def _(patch: pytest.MonkeyPatch) -> None:
     _charged(patch, lambda price: attrs.evolve(price, host_waits=False))
 
 
+WorkOut = Callable[[EngineMachine, Situation, int, Cost], Program | None]
+
+
+def _worked_out(patch: pytest.MonkeyPatch, wrong: Callable[[WorkOut], WorkOut]) -> None:
+    """Work out programs, by which the compute lane is run ahead, in another way."""
+    patch.setattr(programs, "work_out", wrong(programs.work_out))
+
+
 @mutant("ahead-by-a-tick", "an operation that is run ahead ends a nanosecond early")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def wrong(machine: EngineMachine, beside: Situation, cost: Cost) -> Program | None:
-        made = program(machine, beside, cost)
-        return made and attrs.evolve(made, span_ns=max(0, made.span_ns - 1))
+    def early(real: WorkOut) -> WorkOut:
+        def wrong(machine: EngineMachine, beside: Situation, part: int, cost: Cost) -> Program | None:
+            made = real(machine, beside, part, cost)
+            return made and attrs.evolve(made, span_ns=max(0, made.span_ns - 1))
 
-    patch.setattr(ahead, "program", wrong)
+        return wrong
+
+    _worked_out(patch, early)
 
 
 @mutant("ahead-without-looking-beside", "an operation is run ahead as if no copy ran beside it")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def wrong(machine: EngineMachine, beside: Situation, cost: Cost) -> Program | None:
-        return program(machine, tuple(number for number in beside if number < 0), cost)
+    def blind(real: WorkOut) -> WorkOut:
+        # What is not negative in a situation runs.
+        return lambda machine, beside, part, cost: real(machine, tuple(n for n in beside if n < 0), part, cost)
 
-    patch.setattr(ahead, "program", wrong)
+    _worked_out(patch, blind)
 
 
 @mutant("host-memory-of-ones-own", "every machine has all of the host's memory to itself")
