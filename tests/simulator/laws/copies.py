@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sparda_core.plan import Kind, Lane, Op
 from sparda_core.simulator import run
+from sparda_core.simulator.elasticity import slowdown
 from sparda_core.spans import Span
 from sparda_core.work import Work
 from tests.simulator.laws.law import law
@@ -34,7 +35,7 @@ class Beside:
 
     def spans(self, *, copy: bool = True, product: bool = True) -> dict[str, Span]:
         size = self.pieces * PIECE
-        table = {
+        table: dict[str, Work] = {
             Kind.FETCH: Work(
                 h2d_bytes=size, hbm_bytes=size, pieces=self.pieces, sms=self.ctas, ctas=self.ctas,
                 in_flight_bytes=self.in_flight,
@@ -81,3 +82,24 @@ def more_copy_ctas_never_speed_the_compute_beside_them(case: tuple[Beside, int])
 def nothing_is_faster_in_company_than_alone(pair: Beside) -> None:
     assert pair.copy_ns(beside=True) >= pair.copy_ns(beside=False) - 2
     assert pair.product_ns(beside=True) >= pair.product_ns(beside=False) - 2
+
+
+@law(st.tuples(pairs, st.sampled_from([16384.0, 32768.0, 131072.0])), mutants=["fewer-bytes-are-quicker"])
+def more_bytes_in_flight_never_slow_a_copy(case: tuple[Beside, float]) -> None:
+    pair, other = case
+    few, many = (attrs.evolve(pair, in_flight=size) for size in sorted((pair.in_flight, other)))
+    for beside in (False, True):
+        assert many.copy_ns(beside=beside) <= few.copy_ns(beside=beside) + 2
+
+
+@law(pairs, mutants=["waves-counted-twice", "waves-forgotten"])
+def a_product_beside_a_copy_loses_its_waves_and_its_memory_once(pair: Beside) -> None:
+    """Between the waves alone, and those with all the device memory that a full link takes."""
+    pair = attrs.evolve(pair, pieces=10**6)
+    profile = machine(pair.profile)
+    grid = profile.product_grid(pair.tokens)
+    waves = slowdown(grid, profile.sms, pair.ctas, 1, profile.wave_share(grid, pair.tokens))
+    taken = profile.memory.link_hbm_weight.value * profile.link.h2d_bytes_per_s.value
+    memory = 1 / (1 - taken / profile.memory.hbm_bytes_per_s.value)
+    alone, beside = pair.product_ns(beside=False), pair.product_ns(beside=True)
+    assert alone * waves - 2 <= beside <= alone * waves * memory + 2

@@ -16,10 +16,10 @@ from tests.simulator.laws.points import POINTS
 SCRIPT = """
 import os, sys
 import pytest
-from tests.simulator.laws import mutants
+from tests.simulator.laws import mutants_of_predictions
 from tests.simulator.laws.points import POINTS, as_json
 if name := os.environ.get("SPARDA_LAW_MUTANT"):
-    getattr(mutants, name)(pytest.MonkeyPatch())
+    getattr(mutants_of_predictions, name)(pytest.MonkeyPatch())
 step = int(sys.argv[1])
 sys.stdout.write("\\n".join([as_json(point.predict()) for point in POINTS[::step]][::step]))
 """

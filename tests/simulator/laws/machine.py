@@ -105,12 +105,13 @@ class Schedule:
 
 
 def no_work(op: Op, seen: object) -> Work:
-    return Work()
+    """Another one for each operation: equal works of a kind have one price."""
+    return Work(pieces=op.layer)
 
 
 def charges_on(lane: Lane, sizes: Mapping[str, int], share: float) -> tuple[Charge, ...]:
     """Flows of an operation: FLOPs and device memory on the compute lane, bytes of link on the others."""
-    one = {"cap": math.inf}
+    made: tuple[Charge, ...]
     if lane == Lane.COMPUTE:
         made = (
             Charge(label=FLOPS, size=sizes["flops"], uses={"flops": 1.0}, cap=RATES["flops"] * share),
@@ -119,7 +120,7 @@ def charges_on(lane: Lane, sizes: Mapping[str, int], share: float) -> tuple[Char
     else:
         way, back = ("h2d", "d2h") if lane == Lane.H2D else ("d2h", "h2d")
         uses = {way: 1.0, back: 0.25, "hbm": 2.0, "host": 1.0}
-        made = (Charge(label=LINK, size=sizes["link"], uses=uses, **one),)
+        made = (Charge(label=LINK, size=sizes["link"], uses=uses, cap=math.inf),)
     return tuple(charge for charge in made if charge.size)
 
 

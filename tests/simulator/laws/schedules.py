@@ -1,4 +1,4 @@
-"""Laws of a plan in virtual time: order, bounds, conservation, scaling, shifts, and what an order of issue may not change."""
+"""Laws of a plan in virtual time: order, bounds, conservation, scaling, shifts, and the order of issue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-@law(schedules(), mutants=["contention-forgotten", "share-fixed-at-start"])
+@law(schedules(), mutants=["contention-forgotten"])
 def no_resource_gives_more_than_it_has_while_a_plan_runs(case: Schedule) -> None:
     log: Log = []
     case.run(log)

@@ -36,6 +36,7 @@ def held_sms_never_exceed_the_device(case: Schedule) -> None:
     assert bool(wanted) == bool(most), "a copy ran without an SM"
 
 
+Caps = tuple[tuple[float, float], ...]
 Placing = tuple[Grid, Sequence[tuple[int, int]]]
 placings = st.tuples(grids(SMS), st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 2, 4])), max_size=6))
 
@@ -63,7 +64,7 @@ def a_tpc_never_holds_more_than_two_blocks_and_lone_copies_spread_first(case: Pl
     assert pool.compute_sms == 0
 
 
-@law(crowds(), mutants=["copies-wait-for-the-end-of-the-step"])
+@law(crowds(), mutants=["copies-wait-for-an-idle-lane"])
 def a_copy_that_waits_for_an_sm_gets_one_at_the_next_boundary_at_the_latest(case: Schedule) -> None:
     """No starvation: at the latest when the kernel ends that was under way when the copy was ready."""
     spans, _ = case.run()
@@ -74,8 +75,9 @@ def a_copy_that_waits_for_an_sm_gets_one_at_the_next_boundary_at_the_latest(case
         ready = max((spans[name].end_ns for name in case.plan.predecessors(op) if name in spans), default=0)
         ready += ns(price.launch_s)
         start = spans[op.name].start_ns
-        under_way = [s.end_ns for s in spans.values() if s.lane == Lane.COMPUTE and s.start_ns <= ready <= s.end_ns]
-        assert start == ready or start <= max(under_way), f"{op.name} was ready at {ready} ns and began at {start}"
+        kernels = [span for span in spans.values() if span.lane == Lane.COMPUTE]
+        under_way = [span.end_ns for span in kernels if span.start_ns <= ready <= span.end_ns]
+        assert start == ready or start <= max(under_way, default=-1), f"{op.name}: ready {ready} ns, began {start}"
 
 
 @law(crowds(), mutants=["copies-are-preempted"])
@@ -102,7 +104,9 @@ def waves_by_hand(grid: Grid, free_tpcs: int, half_tpcs: int) -> int:
     return math.ceil(grid.ctas / ((free_tpcs * PAIR + half_tpcs) * grid.per_sm))
 
 
-def product_and_copy(grid: Grid, share: float, copy: Grid, flops: int, size: int, caps: tuple[tuple[float, float], ...]) -> Schedule:
+def product_and_copy(grid: Grid, share: float, flops: int, copying: tuple[Grid, Caps], size: int) -> Schedule:
+    """A product, and beside it from the start a copy by a kernel with these rates."""
+    copy, caps = copying
     ops = (Op(kind="op", layer=0, lane=Lane.H2D), Op(kind="op", layer=1))
     prices = {
         "op/0": Price(
@@ -123,18 +127,19 @@ def a_product_beside_copies_takes_the_waves_counted_by_hand(case: tuple[Grid, fl
     grid, share, ctas, flops = case
     copy = Grid(ctas=ctas, whole_sm=True)
     caps = tuple((1e9, 1e9) for _ in range(ctas))
-    spans, _ = product_and_copy(grid, share, copy, flops, 10**9, caps).run()
+    spans, _ = product_and_copy(grid, share, flops, (copy, caps), 10**9).run()
     more = waves_by_hand(grid, SMS // PAIR - ctas, ctas) - waves_by_hand(grid, SMS // PAIR, 0)
     want = flops / 1e14 * (1 + more * share) * 1e9
     assert want - 1e-3 <= spans["op/1"].end_ns < want + 1
 
 
-@law(st.tuples(copy_grids(), st.integers(10**7, 10**9), st.integers(1, 10**6)), mutants=["copies-like-company-by-hand", "caps-of-one-block"])
-def a_copy_runs_at_its_rate_beside_compute_and_at_the_other_alone(
-    case: tuple[tuple[Grid, tuple[tuple[float, float], ...]], int, int],
-) -> None:
-    (copy, caps), flops, size = case
-    spans, _ = product_and_copy(Grid(ctas=1), 0.0, copy, flops, size, caps).run()
+beside_a_product = st.tuples(copy_grids(), st.integers(10**7, 10**9), st.integers(1, 10**6))
+
+
+@law(beside_a_product, mutants=["copies-like-company-by-hand", "caps-of-one-block"])
+def a_copy_runs_at_its_rate_beside_compute_and_at_the_other_alone(case: tuple[tuple[Grid, Caps], int, int]) -> None:
+    (_, caps), flops, size = case
+    spans, _ = product_and_copy(Grid(ctas=1), 0.0, flops, case[0], size).run()
     alone, beside = caps[-1]
     busy_s = flops / 1e14
     want = size / beside if size <= beside * busy_s else busy_s + (size - beside * busy_s) / alone
@@ -166,16 +171,21 @@ def an_operation_starts_when_the_host_has_issued_it_and_the_host_waits_where_it_
         if price.host_waits:
             host_ns = max(host_ns, *(spans[name].end_ns for name in op.after if name in spans), 0)
         host_ns += ns(price.issue_s)
+        issued_ns = host_ns
+        host_ns += ns(price.then_s)
         if op.name not in spans:
             continue
         before = max((spans[name].end_ns for name in case.plan.predecessors(op) if name in spans), default=0)
-        earliest = max(before, host_ns) + ns(price.launch_s)
+        earliest = max(before, issued_ns) + ns(price.launch_s)
         start = spans[op.name].start_ns
         # SMs and queues may make it later.
         assert start == earliest if price.grid is None and not price.queue else start >= earliest, op.name
 
 
-@law(crowds(hosts=False) | crowds(hosts=True) | schedules(), mutants=["ahead-by-a-tick", "ahead-past-a-horizon"], examples=60)
+anything = crowds() | crowds(hosts=True) | schedules()
+
+
+@law(anything, mutants=["ahead-by-a-tick", "ahead-without-looking-beside"], examples=60)
 def running_ahead_changes_nothing(case: Schedule) -> None:
     assert case.run(coalesce=True) == case.run(coalesce=False)
 

@@ -10,11 +10,25 @@ from hypothesis import Phase, given, settings
 
 from sparda_core.whatif.scenario import Scenario
 from tests.house.tree import ROOT
-from tests.simulator.laws import copies, determinism, knobs, mutants, predictions, schedules, sharing, slots, waiting
+from tests.simulator.laws import (
+    copies,
+    determinism,
+    knobs,
+    mutants,
+    mutants_of_plans,
+    mutants_of_predictions,
+    mutants_of_slots,
+    predictions,
+    schedules,
+    sharing,
+    slots,
+    waiting,
+)
 from tests.simulator.laws.law import LAWS, MUTANTS, Law, tables
 
-#: Importing a group registers its laws.
-GROUPS = (sharing, waiting, schedules, slots, copies, predictions, determinism, knobs, mutants)
+#: Importing a module registers its laws, or its mutants.
+GROUPS = (sharing, waiting, schedules, slots, copies, predictions, determinism, knobs)
+BUGS = (mutants, mutants_of_plans, mutants_of_slots, mutants_of_predictions)
 KILLS = [(law, name) for law in LAWS.values() for name in law.mutants]
 #: Cases of a search for one that shows a mutant.
 SEARCH = 300
@@ -26,7 +40,10 @@ def holds(law: Law, examples: int, *, phases: tuple[Phase, ...] = tuple(Phase)) 
     """Raise the AssertionError of the first case for which the law does not hold."""
     nightly = os.environ.get("SPARDA_TEST_PROFILE") == "nightly"
 
-    @settings(max_examples=examples, derandomize=not nightly, database=None, phases=phases, report_multiple_bugs=False)
+    @settings(
+        max_examples=examples, derandomize=not nightly, database=None, deadline=None, phases=phases,
+        report_multiple_bugs=False,
+    )  # fmt: skip
     @given(law.cases)
     def every(case: object) -> None:
         law.check(case)
@@ -46,10 +63,7 @@ def test_a_law_fails_under_its_mutant(law: Law, name: str, monkeypatch: pytest.M
         law.check(case)
     MUTANTS[name].patch(monkeypatch)
     with pytest.raises(AssertionError):
-        if case is None:
-            holds(law, SEARCH, phases=(Phase.generate,))
-        else:
-            law.check(case)
+        holds(law, SEARCH, phases=(Phase.generate,)) if case is None else law.check(case)
 
 
 def test_every_law_has_a_mutant_and_every_mutant_is_noticed() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import simpy
@@ -47,9 +45,15 @@ def sojourns(seed: int, load: float, sizes: tuple[float, ...], count: int) -> tu
     return size, stays
 
 
-@law(st.tuples(st.integers(0, 9), st.sampled_from([0.3, 0.6])), examples=2, mutants={"first-come-first-served": (1, 0.6)})
+LOADS = st.sampled_from([0.3, 0.6])
+
+
+@law(st.tuples(st.integers(0, 9), LOADS), examples=2, mutants={"first-come-first-served": (1, 0.6)})
 def the_mean_stay_of_equal_sizes_is_that_of_processor_sharing_and_not_of_a_queue(case: tuple[int, float]) -> None:
-    """M/D/1: 1 / (1 - load) when shared, 1 + load / 2 (1 - load) in a queue. Equal sizes, for with exponential ones both agree."""
+    """M/D/1: 1 / (1 - load) when shared, 1 + load / 2 (1 - load) in a queue.
+
+    Sizes are equal, because with exponential ones both means are the same.
+    """
     seed, load = case
     mean = float(sojourns(seed, load, (1.0,), 8000)[1].mean())
     shared, queue = 1 / (1 - load), 1 + load / 2 / (1 - load)
