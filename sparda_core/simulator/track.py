@@ -60,8 +60,8 @@ class Track:
 
     __slots__ = (
         "beside", "compute", "cost", "costs", "due_ns", "flow_ns", "flows", "free_ns", "head", "issued", "kernel",
-        "lag", "ledger", "live", "mask", "op", "ops", "part", "placed", "program", "replica", "retakes", "start_ns", "state",
-        "waited_ns", "wanted_ns",
+        "lag", "ledger", "live", "mask", "op", "ops", "part", "placed", "program", "replica", "retakes", "start_ns",
+        "state", "waited_ns", "wanted_ns",
     )  # fmt: skip
 
     def __init__(
