@@ -29,7 +29,7 @@ Solution = tuple[tuple[float, ...], ...]
 #: Bits of a situation's number that say which flows are live.
 FLOW_BITS = 8
 #: Where blocks miss at random no two operations are interrupted alike: the memory must end somewhere.
-_MOST_CARRIED = 10_000
+_MOST_CARRIED = _MOST_COSTS = 10_000
 _ALL_FLOWS = (1 << FLOW_BITS) - 1
 #: Fields that tell two prices apart, besides their charges.
 _OTHERS = tuple(field.name for field in attrs.fields(Price) if field.name != "charges")
@@ -93,12 +93,13 @@ class Cost:
 
 @attrs.frozen(kw_only=True)
 class Bill:
-    """Costs of a plan's operations, of each replica.
+    """Costs of a plan's operations, of each replica, on the machine that they were worked out for.
 
     caps  whether a copy kernel's rate depends on whether compute is at work
     host  whether issuing takes time, or the host must wait
     """
 
+    machine: Machine
     costs: Sequence[Sequence[Cost]]
     caps: bool
     host: bool
@@ -189,9 +190,14 @@ class Machine:
         costs = [[self.cost(price, replica) for price in prices] for replica in range(self.replicas)]
         distinct = {cost.number: cost for own in costs for cost in own}.values()
         return Bill(
-            costs=costs, caps=any(cost.caps for cost in distinct),
+            machine=self, costs=costs, caps=any(cost.caps for cost in distinct),
             host=any(c.price.issue_s or c.price.then_s or c.price.host_waits for c in distinct),
         )  # fmt: skip
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it remembers so much that a fresh one is due: steps that all differ would fill any memory."""
+        return len(self._numbers) > _MOST_COSTS
 
     def part(self, cost: Cost, placed: int = 0, lag: float = 1.0) -> int:
         """Number of a running operation: its cost, its placed thread blocks, its lag for want of SMs (>= 1)."""

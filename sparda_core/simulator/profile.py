@@ -122,11 +122,17 @@ class Profile(abc.ABC):
 
     @abc.abstractmethod
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
-        """What `op` costs alone. Raises ProfileError where the profile has no law for it."""
+        """What `op` costs alone; of an operation only its kind and its lane may matter, besides its work.
+
+        Raises ProfileError where the profile has no law for it.
+        """
 
     @abc.abstractmethod
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """How much slower the flows of `mine` are while `others` run, >= 1."""
+        """How much slower the flows of `mine` are while `others` run, >= 1; waves and copy_caps come on top.
+
+        The order of `others` says nothing.
+        """
 
     @property
     def sms(self) -> int:

@@ -156,6 +156,7 @@ class Simulator:
         check_replicas(replicas)
         self._plan, self._work_of_op, self._profile = plan, work_of_op, profile
         self._layout = layout_of(plan)
+        self._replicas, self._split = replicas, split
         self._machine = Machine(profile, replicas, split)
         self._prices: dict[tuple[str, str, Work, int], Price] = {}
 
@@ -183,11 +184,14 @@ class Simulator:
     def ready(self, prices: Sequence[Price]) -> Bill:
         """Prices of the plan's operations, in plan order, as `run` takes them."""
         assert len(prices) == len(self._plan.ops), f"{len(prices)} prices for {len(self._plan.ops)} operations"
+        if self._machine.crowded:
+            self._machine = Machine(self._profile, self._replicas, self._split)
+            self._prices.clear()
         return self._machine.bill(prices)
 
     def run(self, bill: Bill, observer: Observer | None = None, *, coalesce: bool = True) -> Step:
         """Simulate one step whose operations cost this; the bill is one of this simulator's own."""
-        engine = Engine(self._layout, bill, self._machine, observer, coalesce=coalesce)
+        engine = Engine(self._layout, bill, bill.machine, observer, coalesce=coalesce)
         long_ns = engine.run()
         return Step(long_ns=long_ns, plan=self._plan, costs=bill.costs[0], ledger=engine.ledgers[0])
 

@@ -25,6 +25,9 @@ class Slots:
 
     def __init__(self, machine: Machine, lanes: Lanes) -> None:
         self._machine, self._lanes, self._pools = machine, lanes, machine.pools
+        for pool in self._pools:
+            if pool is not None:
+                pool.clear()
         self.waiting: list[Track] = []
         self.due_ns = NEVER
         self._due: dict[int, int] = {}

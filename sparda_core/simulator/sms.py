@@ -63,7 +63,8 @@ class SmPool:
         tpcs = (PAIR,) * (sms // PAIR) + (1,) * (sms % PAIR)
         self.sms = sms
         self._known: dict[_Held, _Held] = {}
-        self._held = self._keep(tpcs, (0,) * len(tpcs), compute=False)
+        self._nobody = self._keep(tpcs, (0,) * len(tpcs), compute=False)
+        self._held = self._nobody
 
     @property
     def places(self) -> Hashable:
@@ -79,6 +80,10 @@ class SmPool:
     def copy_sms(self) -> int:
         """SMs that copy kernels hold."""
         return self.sms - sum(self._held.free)
+
+    def clear(self) -> None:
+        """Nobody holds anything: a step begins, whatever became of the one before."""
+        self._held = self._nobody
 
     def seat(self, grid: Grid) -> Seat:
         """What a compute kernel would get if it started now, with no other compute kernel beside it."""

@@ -134,3 +134,11 @@ def test_sharing_what_does_not_exist_is_refused() -> None:
 
     with pytest.raises(ProfileError, match=r"shares \['hots'\]"):
         Simulator(plan(Op(kind="a")), no_work, Odd())
+
+
+def test_steps_that_all_differ_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparda_core.simulator.machine._MOST_COSTS", 3)
+    simulator = Simulator(plan(Op(kind="a")), no_work, Seats())
+    bills = [simulator.ready([busy(size)]) for size in range(1, 40)]
+    assert len({id(bill.machine) for bill in bills}) == 10
+    assert [simulator.run(bill).long_ns for bill in bills] == list(range(1, 40))

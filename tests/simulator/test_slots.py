@@ -114,3 +114,16 @@ def test_an_observer_sees_how_many_sms_each_side_holds() -> None:
 def test_a_grid_that_could_never_run_is_refused(price: object, says: str) -> None:
     with pytest.raises(ProfileError, match=says):
         ran(plan(Op(kind="a")), [price])  # type: ignore[list-item]
+
+
+def test_a_step_that_was_broken_off_leaves_no_sm_held() -> None:
+    simulator = Simulator(LATE, no_work, Seats())
+    bill = simulator.ready([busy(100, copies=True, resource="hbm"), busy(1000, grid=ALL), busy(1), copy(300)])
+
+    def breaks(now_ns: int, _: object) -> None:
+        if now_ns:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulator.run(bill, breaks)
+    assert simulator.run(bill).long_ns == 1300
