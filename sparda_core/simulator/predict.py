@@ -20,7 +20,7 @@ from sparda_core.simulator.observe import observe_steps
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.quantity import Basis
 from sparda_core.simulator.run import Run, WorkOfOp, run_steps
-from sparda_core.spans import Span, Timeline, exposed_wait_ns
+from sparda_core.spans import Timeline, exposed_wait_ns
 from sparda_core.trace_counters import Usage
 from sparda_core.work import Work, WorkContext
 
@@ -90,17 +90,17 @@ class Prediction:
     @property
     def late_blocks(self) -> float:
         """Misses per step that had not arrived when the compute lane wanted them; see `late_blocks` in late.py."""
-        return sum(late_blocks(self.timeline, self.plan, self.facts)) / self._steps
+        return self._mean(lambda timeline, step: sum(late_blocks(timeline, self.plan, (self.facts[step],))))
 
     @property
     def exposed_s(self) -> float:
         """Time per step in which the compute lane waited for a transfer; the launch gap of attention included."""
-        return sum(exposed_wait_ns(self.timeline, self.plan).values()) / self._steps / 1e9
+        return self._mean(lambda timeline, _: sum(exposed_wait_ns(timeline, self.plan).values())) / 1e9
 
     @property
     def transfer_s(self) -> float:
         """Time per step in which the h2d lane was busy."""
-        return self.timeline.busy_ns(Lane.H2D) / self._steps / 1e9
+        return self._mean(lambda timeline, _: timeline.busy_ns(Lane.H2D)) / 1e9
 
     @property
     def hidden_s(self) -> float:
@@ -110,25 +110,19 @@ class Prediction:
     @property
     def by_kind(self) -> dict[str, float]:
         """Seconds per step by kind of operation, whatever ran beside it; longest first."""
-        total: dict[str, float] = {}
-        for span in self.timeline.spans:
-            kind = str(span.kind)
-            total[kind] = total.get(kind, 0.0) + (span.end_ns - span.start_ns) / self._steps / 1e9
+        total_ns: dict[str, int] = {}
+        for timeline, _, times in self._done.distinct:
+            for span in timeline.spans:
+                kind = str(span.kind)
+                total_ns[kind] = total_ns.get(kind, 0) + times * (span.end_ns - span.start_ns)
+        total = {kind: ns / self._steps / 1e9 for kind, ns in total_ns.items()}
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
     @property
     def spent(self) -> dict[str, float]:
         """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps."""
-        first = {id(facts): step for step, facts in reversed(list(enumerate(self.facts)))}
-        spans: dict[int, list[Span]] = {step: [] for step in first.values()}
-        for span in self.timeline.spans:
-            if span.step in spans:
-                spans[span.step].append(span)
-        each = {
-            step: shares(Timeline(label="", spans=of_step), self.plan, step) for step, of_step in spans.items()
-        }  # fmt: skip
-        every = [each[first[id(facts)]] for facts in self.facts]
-        return {name: sum(one[name] for one in every) / len(every) for name in BOUNDS}
+        each = [(shares(timeline, self.plan), times) for timeline, _, times in self._done.distinct]
+        return {name: sum(one[name] * times for one, times in each) / self._steps for name in BOUNDS}
 
     @property
     def bound(self) -> str:
@@ -141,6 +135,11 @@ class Prediction:
             raise self.problem
         assert self._run is not None
         return self._run
+
+    def _mean(self, of_step: Callable[[Timeline, int], float]) -> float:
+        """Mean over the steps of what a step's timeline (from time 0) and number give; equal steps are asked once."""
+        each = self._done.distinct
+        return sum(of_step(timeline, number) * times for timeline, number, times in each) / self._steps
 
     @property
     def _steps(self) -> int:

@@ -74,10 +74,43 @@ def _args(cost: Cost, flow_ends: tuple[int, ...]) -> dict[str, float]:
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """Simulated steps. step_ns holds each step's time, the gap before it included."""
+    """Simulated steps, one after another; equal facts share one Step.
 
-    timeline: Timeline
-    step_ns: tuple[int, ...]
+    gap_ns  from the end of a step to the next, and before the first
+    """
+
+    label: str
+    gap_ns: int
+    steps: tuple[Step, ...]
+
+    @property
+    def step_ns(self) -> tuple[int, ...]:
+        """Each step's time, the gap before it included."""
+        return tuple(self.gap_ns + step.long_ns for step in self.steps)
+
+    @functools.cached_property
+    def timeline(self) -> Timeline:
+        """Spans of all steps; many steps make it long, so figures are taken from `distinct`."""
+        spans: list[Span] = []
+        now_ns = 0
+        for number, step in enumerate(self.steps):
+            now_ns += self.gap_ns
+            spans += step.spans(now_ns, number)
+            now_ns += step.long_ns
+        return Timeline(label=self.label, spans=spans)
+
+    @functools.cached_property
+    def distinct(self) -> tuple[tuple[Timeline, int, int], ...]:
+        """(timeline of a step from time 0, number of its first run, how often it ran) of each step that differs."""
+        first: dict[int, int] = {}
+        times: dict[int, int] = {}
+        for number, step in enumerate(self.steps):
+            first.setdefault(id(step), number)
+            times[id(step)] = times.get(id(step), 0) + 1
+        return tuple(
+            (Timeline(label=self.label, spans=self.steps[number].spans()), number, times[key])
+            for key, number in first.items()
+        )
 
 
 def simulate(
@@ -106,25 +139,18 @@ def run_steps(
     check_replicas(replicas)
     profile.check_engine(plan)
     simulator = Simulator(plan, work_of_op, profile, split=replicas)
-    gap_ns = ceil_ns(profile.step_s)
     same: dict[int, tuple[object, ...]] = {}
     seen: dict[tuple[object, ...], Step] = {}
-    spans: list[Span] = []
-    step_ns: list[int] = []
-    now_ns = 0
-    for step, fact in enumerate(facts):
+    steps: list[Step] = []
+    for fact in facts:
         # The same object again needs no second look; `facts` keeps it alive, so its id is its own.
         key = same.get(id(fact))
         if key is None:
             key = same[id(fact)] = _content(fact)
         if key not in seen:
             seen[key] = simulator.step(fact)
-        once = seen[key]
-        now_ns += gap_ns
-        spans += once.spans(now_ns, step)
-        now_ns += once.long_ns
-        step_ns.append(gap_ns + once.long_ns)
-    return Run(timeline=Timeline(label=f"predicted on {profile.name}", spans=spans), step_ns=tuple(step_ns))
+        steps.append(seen[key])
+    return Run(label=f"predicted on {profile.name}", gap_ns=ceil_ns(profile.step_s), steps=tuple(steps))
 
 
 def run_step(
