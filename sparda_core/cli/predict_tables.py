@@ -100,7 +100,7 @@ def _memory(scenario: Scenario, got: Prediction) -> None:
     needs = [(name, size(value)) for name, value in attrs.asdict(got.need).items()]
     rests_on = f"{told['profile_title']}; {told['numbers']} numbers; digest {machine.digest}, {told['profile_date']}"
     show_table(
-        f"Memory of one GPU (device has {size(machine.device_bytes)}, host {size(machine.host_bytes)})",
+        f"Memory (device has {size(machine.device_bytes)}, host {size(machine.host_bytes)})",
         ("what", "bytes"), needs,
         notes=[f"Misses: {told['locality']}.", f"Predicted, not measured: {rests_on}."],
     )  # fmt: skip

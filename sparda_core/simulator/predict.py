@@ -20,7 +20,7 @@ from sparda_core.simulator.observe import observe_steps
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.quantity import Basis
 from sparda_core.simulator.run import Run, WorkOfOp, run_steps
-from sparda_core.spans import Timeline, exposed_wait_ns
+from sparda_core.spans import Span, Timeline, exposed_wait_ns
 from sparda_core.trace_counters import Usage
 from sparda_core.work import Work, WorkContext
 
@@ -120,7 +120,13 @@ class Prediction:
     def spent(self) -> dict[str, float]:
         """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps."""
         first = {id(facts): step for step, facts in reversed(list(enumerate(self.facts)))}
-        each = {step: shares(self.timeline, self.plan, step) for step in first.values()}
+        spans: dict[int, list[Span]] = {step: [] for step in first.values()}
+        for span in self.timeline.spans:
+            if span.step in spans:
+                spans[span.step].append(span)
+        each = {
+            step: shares(Timeline(label="", spans=of_step), self.plan, step) for step, of_step in spans.items()
+        }  # fmt: skip
         every = [each[first[id(facts)]] for facts in self.facts]
         return {name: sum(one[name] for one in every) / len(every) for name in BOUNDS}
 

@@ -143,7 +143,8 @@ def advise(
         raise ConfigError(f"phase={base.phase!r}: advice is for decoding; use phase='decode'")
     _check(choices, base.machine().engines)
     base.churn_share()  # reads the locality: a wrong name is nobody's refusal
-    found = search(base, choices, batch=batch, least=tokens_per_s, report=report or (lambda *_: None))
+    report = report or (lambda *_: None)
+    found = search(base, choices, batch=batch, least=tokens_per_s, report=report)
     if not found.options:
         return Advice(target=target, problem=_nothing(found), found=found)
     pairs: dict[str, list[Option]] = {}
@@ -156,7 +157,7 @@ def advise(
         resident=_some(target, [one for one in each if one.scenario.runtime == "resident"]),
         offload=_some(target, [one for one in each if one.scenario.runtime != "resident"]),
         runner_up=_some(target, [one for one in each if one.pair != best.pair]),
-        flips=_flips(target, best, each), found=found,
+        flips=_flips(target, best, each, report), found=found,
         compared=tuple(sorted(each, key=lambda one: (one is not best, -one.tokens_per_s, one.pair))),
     )  # fmt: skip
 
@@ -193,15 +194,17 @@ def _nothing(found: Found) -> str:
     return f"not even one row fits. Closest is {name}: {least}"
 
 
-def _flips(target: Target, best: Option, each: list[Option]) -> tuple[Turn, ...]:
+def _flips(target: Target, best: Option, each: list[Option], report: Report) -> tuple[Turn, ...]:
     # A resident option has neither link nor churn; its rivals have both.
     offloading = next((one for one in each if one.scenario.runtime != "resident"), None)
     if offloading is None or len(each) < 2:
         return ()
-    at = values_now(offloading.scenario)
-    return tuple(
-        nearest_turn(knob, at[knob], best.pair, _winner(target, best, each, knob)) for knob in FLIPS if knob in at
-    )
+    at, flips = values_now(offloading.scenario), []
+    knobs = [knob for knob in FLIPS if knob in at]
+    for done, knob in enumerate(knobs, start=1):
+        flips.append(nearest_turn(knob, at[knob], best.pair, _winner(target, best, each, knob)))
+        report("flips", done, len(knobs))
+    return tuple(flips)
 
 
 def _winner(target: Target, best: Option, each: list[Option], knob: str) -> Callable[[float], str]:

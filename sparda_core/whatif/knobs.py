@@ -15,6 +15,8 @@ from sparda_core.errors import ConfigError, UnknownNameError
 KNOB = "knob"
 #: More than any count that a machine of today holds: block ids are 32-bit numbers.
 MOST = 2**31 - 1
+#: Steps, or chunks of a prefill, of one prediction: as many as take some ten seconds of computing.
+MOST_STEPS = 1000
 
 
 @attrs.frozen(kw_only=True, cache_hash=True)

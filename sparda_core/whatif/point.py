@@ -17,6 +17,7 @@ from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, ModelShape, named_shape
+from sparda_core.whatif.knobs import MOST_STEPS
 from sparda_core.work import WorkContext
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def predict_point(scenario: Scenario) -> Prediction:
     machine = scenario.machine()
     pair = scenario.combination()
     plan = plan_of(scenario, pair)
+    if plan.engine == "uva" and scenario.ctas % scenario.cluster:
+        raise ConfigError(f"ctas={scenario.ctas} must be a multiple of cluster={scenario.cluster}, which starts whole")
     return predict(
         plan, facts_of(scenario, pair, plan), context=context_of(scenario, pair, machine), selector=pair.selector,
         profile=machine, notes=notes_of(scenario, pair.shape),
@@ -84,7 +87,7 @@ def context_of(scenario: Scenario, pair: Combination, machine: Profile) -> WorkC
     size = scenario.value_bytes or (4.0 if machine.device == "cpu" else 2.0)
     return WorkContext(
         shape=pair.shape, spec=pair.spec, weight_bytes=size, kv_bytes=size,
-        host_kv_bytes=1.0 if scenario.host_dtype == "fp8" else size, entry_bytes=size, activation_bytes=size,
+        host_kv_bytes=min(1.0, size) if scenario.host_dtype == "fp8" else size, entry_bytes=size, activation_bytes=size,
         copy_ctas=scenario.ctas, copy_cluster=scenario.cluster,
         copy_in_flight_bytes=(scenario.in_flight_kib or 0) * KIB, forecast="forecast" in pair.selector.needs,
     )  # fmt: skip
@@ -96,6 +99,11 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
     if scenario.phase == "prefill":
         from sparda_core.simulator.prefill_facts import prefill_facts
 
+        chunks = -(-scenario.context // scenario.chunk)
+        if chunks > MOST_STEPS:
+            least = -(-scenario.context // MOST_STEPS)
+            made = f"chunk={scenario.chunk} makes {chunks} chunks of context={scenario.context}"
+            raise ConfigError(f"{made}; use >= {least}")
         return prefill_facts(
             pair.shape, pair.spec, tokens=scenario.context, chunk=scenario.chunk, mode=scenario.prefill, slots=slots
         )

@@ -10,7 +10,7 @@ import attrs
 from sparda_core.compose import Combination
 from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.shapes import SHAPES, BlockSpec
-from sparda_core.whatif.knobs import Knob, knob, knob_of
+from sparda_core.whatif.knobs import MOST_STEPS, Knob, knob, knob_of
 
 if TYPE_CHECKING:
     from sparda_core.simulator.predict import Prediction
@@ -59,7 +59,7 @@ class Scenario:
     )  # fmt: skip
     steps: int | None = knob(
         None, int, "decode steps predicted, one after another (default: one, of mean misses)", metavar="STEPS",
-        group=LOAD, least=1, most=100_000,
+        group=LOAD, least=1, most=MOST_STEPS,
     )  # fmt: skip
     seed: int = knob(0, int, "of the locality's draws", metavar="SEED", group=LOAD)
     value_bytes: float | None = knob(

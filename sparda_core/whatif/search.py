@@ -121,7 +121,10 @@ class _Search:
         """Engines with thread blocks, the usual one first."""
         machine, usual = self._base.machine(), Scenario().ctas
         names = self._choices.engines or machine.engines
-        counts = sorted(set(self._choices.ctas), key=lambda ctas: (ctas != usual, ctas))
+        whole = {ctas for ctas in self._choices.ctas if ctas % self._base.cluster == 0}
+        if not whole:
+            raise ConfigError(f"none of ctas={self._choices.ctas} is a multiple of cluster={self._base.cluster}")
+        counts = sorted(whole, key=lambda ctas: (ctas != usual, ctas))
         return [(name, ctas) for name in names for ctas in (counts if name == "uva" else [usual])]
 
     def at_best_batch(self, start: Scenario) -> None:

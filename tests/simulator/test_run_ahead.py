@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from hypothesis import given, settings
+import pytest
+import simpy
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparda_core.plan import Lane, Op, StepPlan
+from sparda_core.simulator.fluid import NEVER
+from sparda_core.simulator.link import Wake
 from sparda_core.simulator.profile import Charge, Grid, Price
 from sparda_core.simulator.run import Simulator, Step
 from tests.simulator.scenes import plan
-from tests.simulator.seats import UNIT, Seats, no_work
+from tests.simulator.seats import UNIT, Seats, busy, no_work
 
 odd_ns = st.one_of(st.integers(0, 400).map(float), st.floats(0, 400))
 seconds = st.sampled_from([0.0, 1e-9, 3.4e-9, 17e-9])
@@ -88,7 +92,6 @@ def told(step: Step) -> object:
     return step.long_ns, step._ledger.starts, step._ledger.ends, step._ledger.flow_ends
 
 
-@settings(max_examples=300)
 @given(scene=scenes())
 def test_running_ahead_gives_the_same_step(scene: tuple[StepPlan, list[Price], Beside]) -> None:
     made, costs, machine = scene
@@ -99,3 +102,73 @@ def test_running_ahead_gives_the_same_step(scene: tuple[StepPlan, list[Price], B
     # The second time it knows every program.
     assert told(simulator.run(bill)) == slowly
     assert told(simulator.run(bill, lambda *_: None)) == slowly
+
+
+#: Four layers of a prefetching runtime on the lanes that matter: a copy for the next layer beside compute.
+LAYERS = plan(
+    *(
+        op
+        for layer in range(4)
+        for op in (
+            Op(kind="diff", layer=layer),
+            Op(kind="fetch", layer=layer, lane=Lane.H2D, after=(f"diff/{layer}",)),
+            Op(kind="attend", layer=layer, after=(f"fetch/{layer - 1}",) if layer else ()),
+            Op(kind="output", layer=layer),
+            Op(kind="mlp", layer=layer),
+        )
+    )
+)
+
+
+def layer_prices(*, contends: bool) -> list[Price]:
+    """The copy takes of a resource that compute uses to the full, or of its own."""
+    gap: dict[str, Any] = {"launch_s": 2e-9}
+    fetch = busy(300, resource="flops" if contends else "h2d", copies=True, latency_s=5e-9, **gap)
+    return [busy(9, **gap), fetch, busy(100, **gap), busy(50, **gap), busy(400, **gap)] * 4
+
+
+def calls(*, coalesce: bool, contends: bool, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often SimPy's loop called for one step."""
+    count = 0
+    fire = Wake._fire
+
+    def counted(self: Wake, event: simpy.Event) -> None:
+        nonlocal count
+        count += 1
+        fire(self, event)
+
+    simulator = Simulator(LAYERS, no_work, Seats())
+    with monkeypatch.context() as patch:
+        patch.setattr(Wake, "_fire", counted)
+        simulator.run(simulator.ready(layer_prices(contends=contends)), coalesce=coalesce)
+    return count
+
+
+def test_running_ahead_asks_the_loop_only_where_another_lane_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    for contends in (False, True):
+        # A copy's start, the start of its flow, its end.
+        ahead = calls(coalesce=True, contends=contends, monkeypatch=monkeypatch)
+        assert ahead <= 4 * 3 + 1
+        assert calls(coalesce=False, contends=contends, monkeypatch=monkeypatch) > 3 * ahead
+
+
+@pytest.mark.parametrize(
+    ("target", "wrong"),
+    [
+        ("sparda_core.simulator.ahead._horizon_ns", lambda engine: NEVER),
+        ("sparda_core.simulator.engine.Engine._plan_fails", lambda *_: False),
+        ("sparda_core.simulator.track.Track.set_rates", lambda *_: None),
+    ],
+    ids=["a horizon overlooked", "a program that outlives what it rests on", "rates that nobody sets"],
+)
+def test_running_too_far_ahead_would_be_noticed(target: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator = Simulator(LAYERS, no_work, Seats())
+    bill = simulator.ready(layer_prices(contends=True))
+    slowly = told(simulator.run(bill, coalesce=False))
+    assert told(simulator.run(bill)) == slowly
+    monkeypatch.setattr(target, wrong)
+    try:
+        fast = told(simulator.run(bill))
+    except (AssertionError, RuntimeError, ZeroDivisionError):
+        return
+    assert fast != slowly

@@ -151,6 +151,7 @@ def test_a_pair_that_cannot_work_is_listed_with_the_reason() -> None:
         ({"choices": Choices(runtimes=("residnet",))}, UnknownNameError, "did you mean 'resident'"),
         ({"choices": Choices(engines=("uav",))}, UnknownNameError, "did you mean 'uva'"),
         ({"choices": Choices(selectors=())}, ConfigError, "no selector to choose from"),
+        ({"base": SMALL.turned(cluster=4), "choices": FEW}, ConfigError, "is a multiple of cluster=4"),
         ({"choices": Choices(ctas=(0,))}, ConfigError, "ctas=0 must be between 1"),
         ({"choices": Choices(slot_factors=(0.5,))}, ConfigError, "slot_factor=0.5"),
         ({"base": SMALL.turned(phase="prefill")}, ConfigError, "for decoding"),

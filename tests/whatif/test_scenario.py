@@ -151,6 +151,16 @@ def test_the_lead_of_another_selector_is_fixed() -> None:
         BASE.turned(selector="window", lead=2).predict()
 
 
+def test_rates_of_the_machine_scale_what_they_bound() -> None:
+    hbm, flops = (BASE.machine().capacity()[name] for name in ("hbm", "flops"))
+    plain, twice = (BASE.turned(hbm_gb_s=hbm * by / 1e9).predict().by_kind["head"] for by in (1, 2))
+    assert twice == pytest.approx(plain / 2, rel=0.02)
+    assert plain == BASE.predict().by_kind["head"]
+    prompt = BASE.turned(phase="prefill", context=4096)
+    plain, half = (prompt.turned(tflop_s=flops * by / 1e12).predict().by_kind["mlp"] for by in (1, 0.5))
+    assert half == pytest.approx(plain * 2, rel=0.1)
+
+
 def test_a_narrow_host_copy_halves_what_is_moved_and_stored() -> None:
     same, fp8 = (BASE.turned(host_dtype=name).predict() for name in ("same", "fp8"))
     assert fp8.need.host == same.need.host / 2
@@ -250,6 +260,8 @@ def test_outside_the_calibrated_domain_is_an_error_unless_accepted_and_then_mark
         ({"pcie": 4, "profile": "gh200"}, ProfileError, "C2C"),
         ({"engine": "copy-engine", "launches": "graph"}, ProfileError, "segments"),
         ({"engine": "thread"}, ProfileError, "write the plan with one of"),
+        ({"phase": "prefill", "chunk": 16}, ConfigError, "chunk=16 makes 1024 chunks .*; use >= 17"),
+        ({"ctas": 6, "cluster": 4}, ConfigError, "ctas=6 must be a multiple of cluster=4"),
         ({"resident_layers": 99}, ConfigError, "resident_layers=99"),
     ],
 )  # fmt: skip
