@@ -29,6 +29,10 @@ WORK: dict[str, WorkFunction] = {
 }
 
 
+#: Kinds whose work is the same for every layer.
+_ALIKE = frozenset({Kind.EMBED, Kind.ENTRIES, Kind.STAGE, Kind.OUTPUT, Kind.MLP, Kind.HEAD})
+
+
 def work_of(op: Op, facts: StepFacts, context: WorkContext, selector: Selector) -> Work:
     """Work of one operation: the selector's word for kinds it declares, the table's for the others.
 
@@ -44,6 +48,25 @@ def work_of(op: Op, facts: StepFacts, context: WorkContext, selector: Selector) 
             f"nor the table of kernels states work for; known: {', '.join(sorted(WORK))}"
         )
     return WORK[op.kind](op, facts, context)
+
+
+def tells_apart(op: Op, facts: StepFacts, context: WorkContext) -> tuple[object, ...] | None:
+    """What tells the work of two operations of one of the runtime's kinds apart, within one step.
+
+    Two operations of a kind for which this is equal have equal work under the same facts. None for kinds of
+    which nothing is known: a selector's own.
+    """
+    if op.kind in _ALIKE:
+        return ()
+    if op.kind == Kind.PROJECT:
+        return op.layer == 0, op.layer == context.shape.layers - 1
+    if op.kind == Kind.APPEND:
+        return (op.layer >= context.resident_layers,)
+    if op.kind in (Kind.DIFF, Kind.FETCH):
+        return (int(facts.misses[op.layer].sum()),)
+    if op.kind == Kind.ATTEND:
+        return (int(facts.selected[op.layer].sum()),)
+    return None
 
 
 def _declares(selector: Selector, op: Op) -> bool:

@@ -53,7 +53,7 @@ def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
     """Run whole operations, the first of them in its launch gap; begin the one that would reach the horizon."""
     machine, ledger, issued = engine.machine, track.ledger, track.issued
     watched, waits_of, last = engine.layout.watched, engine.layout.waits, len(track.ops)
-    beside = engine.situation()
+    beside = engine.situation
     programs = machine.programs.setdefault(beside, {})
     pool = machine.pools[0]
     parts = machine.starts.setdefault(None if pool is None else pool.places, {})
@@ -95,7 +95,5 @@ def _begin(engine: Engine, track: Track) -> None:
     if track.cost.grid is not None:
         taken = engine.slots.seated(track)
         assert taken, "an operation with a program found no SM"
-    stale = engine.stale
-    engine.begin(track, track.due_ns)
-    if track.cost.sizes and engine.plan(track):
-        engine.stale = stale
+    planned = engine.plan(track, track.due_ns)
+    assert planned, "an operation lost its program"

@@ -128,14 +128,13 @@ class Engine(Lanes):
         if not self.stale:
             return
         self.stale = False
-        situation = self.situation()
-        if self.plans and self._plan_fails(situation, now_ns):
-            situation = self.situation()
+        situation = self.look()
+        if self.plans and self.main[0].state == PROGRAM and self._plan_fails(situation, now_ns):
+            situation = self.look()
         if situation:
             # By memory, or worked out.
             solution = self._solved.get(situation) or self.machine.solve(situation)
-            running = self.running if len(solution) == len(self.running) else self._spelled_out()
-            for track, rates in zip(running, solution, strict=True):
+            for track, rates in zip(self.running, solution, strict=True):
                 if track.live:
                     track.set_rates(rates, now_ns)
         if self.slots.restless:
@@ -154,15 +153,14 @@ class Engine(Lanes):
         """Spell out the operation under way where its program no longer holds; True where that was so."""
         own = self.main[0]
         program = own.program
-        if own.state != PROGRAM or program is None:
+        assert program is not None
+        if not own.cost.sizes:
             return False
         if self.machine.program(situation, own.part) is program and not self.slots.watches(own):
             return False
         spell_out(own, program, now_ns)
+        self.running.append(own)
         return True
-
-    def _spelled_out(self) -> list[Track]:
-        return [track for track in self.running if track.state != PROGRAM]
 
     def usage(self) -> dict[str, float]:
         """Units per second now taken from each resource."""

@@ -50,11 +50,13 @@ class Flow:
 
     def reach_ns(self, size: float) -> int:
         """When `size` units have passed if the rate stays as it is; the anchor where they had by then."""
-        return self.anchor_ns + max(0, ceil_ns((size - self.moved) / self.rate))
+        left_ns = ceil_ns((size - self.moved) / self.rate)
+        return self.anchor_ns + left_ns if left_ns > 0 else self.anchor_ns
 
     def change_rate(self, rate: float, now_ns: int) -> None:
         """Another rate from now on."""
-        self.moved = self.moved_at(now_ns)
+        # As moved_at says; written out, for this is called at every event.
+        self.moved += self.rate * (now_ns - self.anchor_ns) / NS
         self.anchor_ns, self.rate = now_ns, rate
         self.due_ns = self.reach_ns(self.size)
 

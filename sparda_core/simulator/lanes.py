@@ -25,7 +25,8 @@ class Lanes:
     """All lanes of a step, and what they share besides the clock.
 
     side, main  lanes other than compute lanes; compute lanes
-    running     what runs now, in the order it started
+    running     what runs now, in the order it started; an operation that runs by a program aside
+    situation   the same as Machine.solve wants it; out of date while `stale`
     stale       whether anything changed that slowdowns and rates depend on
     plans       whether operations of the compute lane may run by programs
     """
@@ -35,6 +36,7 @@ class Lanes:
         self.side: list[Track] = []
         self.main: list[Track] = []
         self.running: list[Track] = []
+        self.situation: Situation = ()
         self.stale = self.plans = False
         self.slots = Slots(machine, self)
         # Lanes that have not ended; whether an operation ended since this was last asked.
@@ -45,12 +47,13 @@ class Lanes:
         self._queues: dict[tuple[int, str], Track | None] = {}
         self._queued: list[tuple[int, int, Track]] = []
 
-    def situation(self) -> Situation:
-        """What runs now, as Machine.solve wants it; an operation that runs by a program aside."""
-        running = [track.part << FLOW_BITS | track.mask for track in self.running if track.state != PROGRAM]
+    def look(self) -> Situation:
+        """Bring the situation up to date."""
+        running = [track.part << FLOW_BITS | track.mask for track in self.running]
         if self._at_work is not None and running:
             running.append(-1 - self._at_work)
-        return tuple(running)
+        self.situation = situation = tuple(running)
+        return situation
 
     def progress(self, track: Track, now_ns: int) -> bool:
         """Take a lane as far as it gets at this instant; True where it got anywhere.
@@ -127,32 +130,34 @@ class Lanes:
     def _seat(self, track: Track, now_ns: int) -> bool:
         if track.cost.grid is not None and not self.slots.seated(track):
             return False
-        self.begin(track, now_ns)
-        if self.plans and track.compute and track.cost.sizes and not track.cost.places:
-            self.plan(track)
+        if not (self.plans and track.compute and not track.cost.places and self.plan(track, now_ns)):
+            self.begin(track, now_ns)
         return True
 
     def begin(self, track: Track, now_ns: int) -> None:
         """Begin the operation at a lane's head, which has its SMs."""
+        cost = track.cost
         track.start_ns = now_ns
-        if track.cost.sizes:
+        track.due_ns = now_ns + cost.latency_ns
+        track.state = LATENCY
+        if cost.sizes:
             # Held from the start: a copy kernel takes its SMs before its first byte moves.
-            track.part = track.cost.part
-            if track.cost.grid is not None:
-                track.part = self.machine.part(track.cost, len(track.placed), track.lag)
+            track.part = cost.part
+            if cost.grid is not None:
+                track.part = self.machine.part(cost, len(track.placed), track.lag)
             self.running.append(track)
             self.stale = True
-        track.due_ns = now_ns + track.cost.latency_ns
-        track.state = LATENCY
 
-    def plan(self, track: Track) -> bool:
-        """Let an operation of the compute lane that has begun run by its program, if it has one."""
-        self.running.pop()
-        program = self.machine.program(self.situation(), track.part)
-        self.running.append(track)
-        if program is not None:
-            track.program, track.state, track.due_ns = program, PROGRAM, track.start_ns + program.span_ns
-        return program is not None
+    def plan(self, track: Track, now_ns: int) -> bool:
+        """Begin the operation at the compute lane's head, which has its SMs, by its program; False if it has none."""
+        cost = track.cost
+        part = cost.part if track.lag == 1 else self.machine.part(cost, 0, track.lag)
+        program = self.machine.program(self.look() if self.stale else self.situation, part)
+        if program is None:
+            return False
+        track.program, track.part, track.state = program, part, PROGRAM
+        track.start_ns, track.due_ns = now_ns, now_ns + program.span_ns
+        return True
 
     def _latency(self, track: Track, now_ns: int) -> bool:
         if track.due_ns > now_ns:
@@ -190,10 +195,9 @@ class Lanes:
             # Every flow of an operation that ends has ended.
             start_ns = track.flow_ns
             ledger.flow_ends[op] = tuple([(flow.end_ns or 0) - start_ns for flow in track.flows])
-        if track.cost.sizes:
-            self.running.remove(track)
-            # By a program, it changed nobody's rates.
-            self.stale = self.stale or track.state != PROGRAM
+            if track.cost.sizes:
+                self.running.remove(track)
+                self.stale = True
         if track.cost.grid is not None:
             self.slots.leave(track)
         if track.cost.queue:

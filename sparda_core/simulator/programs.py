@@ -75,13 +75,12 @@ def spell_out(track: Track, program: Program, now_ns: int) -> None:
     track.open_flows(flow_ns)
     for turn_ns, mask, rates in program.turns:
         at_ns = flow_ns + turn_ns
-        if at_ns > now_ns:
+        # At this very instant the rates are those of what changed in it.
+        if at_ns >= now_ns:
             break
         track.end_flows(at_ns)
         assert track.mask == mask
-        # At this very instant the rates are those of what changed in it.
-        if at_ns < now_ns:
-            track.set_rates(rates, at_ns)
+        track.set_rates(rates, at_ns)
     track.end_flows(now_ns)
     assert track.state == FLOWS
     assert track.live

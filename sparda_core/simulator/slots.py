@@ -58,7 +58,7 @@ class Slots:
             got = pool.place(grid.ctas - len(track.placed), grid.cluster, spare)
             if got:
                 track.placed += got
-                if track in self._lanes.running:
+                if track.flows or track in self._lanes.running:
                     track.part = self._machine.part(track.cost, len(track.placed), track.lag)
                 self._lanes.stale = placed = self.restless = True
                 if len(track.placed) == grid.ctas:
