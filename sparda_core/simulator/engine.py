@@ -150,14 +150,19 @@ class Engine(Lanes):
             self.stale = True
 
     def _plan_fails(self, situation: Situation, now_ns: int) -> bool:
-        """Spell out the operation under way where its program no longer holds; True where that was so."""
+        """Carry on by another program where what runs beside it changed; spell out where none will do: then True."""
         own = self.main[0]
         program = own.program
         assert program is not None
         if not own.cost.sizes:
             return False
-        if self.machine.program(situation, own.part) is program and not self.slots.watches(own):
-            return False
+        if not self.slots.watches(own):
+            if situation == own.beside:
+                return False
+            after = self.machine.carried_on(situation, own.part, program, now_ns - own.start_ns)
+            if after is not None:
+                own.program, own.beside, own.due_ns = after, situation, own.start_ns + after.span_ns
+                return False
         spell_out(own, program, now_ns)
         self.running.append(own)
         return True

@@ -152,10 +152,11 @@ class Lanes:
         """Begin the operation at the compute lane's head, which has its SMs, by its program; False if it has none."""
         cost = track.cost
         part = cost.part if track.lag == 1 else self.machine.part(cost, 0, track.lag)
-        program = self.machine.program(self.look() if self.stale else self.situation, part)
+        beside = self.look() if self.stale else self.situation
+        program = self.machine.program(beside, part)
         if program is None:
             return False
-        track.program, track.part, track.state = program, part, PROGRAM
+        track.program, track.beside, track.part, track.state = program, beside, part, PROGRAM
         track.start_ns, track.due_ns = now_ns, now_ns + program.span_ns
         return True
 

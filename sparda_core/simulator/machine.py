@@ -28,6 +28,8 @@ Situation = tuple[int, ...]
 Solution = tuple[tuple[float, ...], ...]
 #: Bits of a situation's number that say which flows are live.
 FLOW_BITS = 8
+#: Where blocks miss at random no two operations are interrupted alike: the memory must end somewhere.
+_MOST_CARRIED = 10_000
 _ALL_FLOWS = (1 << FLOW_BITS) - 1
 #: Fields that tell two prices apart, besides their charges.
 _OTHERS = tuple(field.name for field in attrs.fields(Price) if field.name != "charges")
@@ -124,6 +126,7 @@ class Machine:
         self.pools = [SmPool(profile.sms) if profile.sms else None for _ in range(replicas)]
         #: By what runs beside them; every equal one is the same object.
         self.programs: dict[Situation, Programs] = {}
+        self._carried: dict[tuple[Program, Situation, int, int], Program | None] = {}
         self._distinct: dict[tuple[int, Program], Program] = {}
         #: By who holds which SMs, then by cost: the part that would start now; -1 where it finds no SM.
         self.starts: dict[Hashable, dict[int, int]] = {}
@@ -242,6 +245,17 @@ class Machine:
             made = work_out(self, beside, part, self._by_part[part][0])
             programs[part] = made and self._distinct.setdefault((part, made), made)
         return programs[part]
+
+    def carried_on(self, beside: Situation, part: int, program: Program, since_ns: int) -> Program | None:
+        """Program of a part after `since_ns` by another one, from when this runs beside it; by memory."""
+        key = program, beside, part, since_ns
+        if key not in self._carried:
+            from sparda_core.simulator.programs import carry_on
+
+            if len(self._carried) >= _MOST_CARRIED:
+                self._carried.clear()
+            self._carried[key] = carry_on(self, beside, part, self._by_part[part][0], program, since_ns)
+        return self._carried[key]
 
     def slowdown(self, mine: Cost, others: tuple[Cost, ...]) -> float:
         """What the profile says of `mine` beside `others`; 1 beside nothing."""

@@ -48,7 +48,7 @@ class Slots:
     def place(self) -> bool:
         """Place waiting thread blocks on free SMs; True where one was placed."""
         placed = False
-        for track in sorted(self.waiting, key=lambda track: (track.wanted_ns, track.op)):
+        for track in sorted(self.waiting, key=_first) if len(self.waiting) > 1 else self.waiting[:]:
             grid, pool = track.cost.grid, self._pools[track.replica]
             assert grid is not None
             assert pool is not None
@@ -139,6 +139,10 @@ class Slots:
         track.retakes = False
         assert self._take(track), "placing left no SM to an operation under way"
         track.part = self._machine.part(track.cost, 0, track.lag)
+
+
+def _first(track: Track) -> tuple[int, int]:
+    return track.wanted_ns, track.op
 
 
 def _boundary_ns(track: Track, now_ns: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sparda_core.simulator.fluid import NEVER, Flow
-from sparda_core.simulator.machine import Cost
+from sparda_core.simulator.machine import Cost, Situation
 
 if TYPE_CHECKING:
     from sparda_core.simulator.programs import Program
@@ -53,15 +53,15 @@ class Track:
     flows     all of its flows; `live` those that have not ended, and `mask` which those are, as bits
     placed    TPC of each thread block of a copy kernel that has its SM
     lag       how much longer the kernel under way takes for want of SMs, >= 1
-    program   what it runs by in state PROGRAM
+    program   what it runs by in state PROGRAM, and what runs `beside` it then (Machine.solve)
     kernel    which kernel of the operation is under way
     retakes   True at a boundary between two kernels: SMs were given back and must be taken anew
     """
 
     __slots__ = (
-        "compute", "cost", "costs", "due_ns", "flow_ns", "flows", "free_ns", "head", "issued", "kernel", "lag",
-        "ledger", "live", "mask", "op", "ops", "part", "placed", "program", "replica", "retakes", "start_ns", "state",
-        "waited_ns", "wanted_ns",
+        "beside", "compute", "cost", "costs", "due_ns", "flow_ns", "flows", "free_ns", "head", "issued", "kernel",
+        "lag", "ledger", "live", "mask", "op", "ops", "part", "placed", "program", "replica", "retakes", "start_ns",
+        "state", "waited_ns", "wanted_ns",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +80,7 @@ class Track:
         self.lag = 1.0
         self.retakes = False
         self.program: Program | None = None
+        self.beside: Situation = ()
 
     def open_flows(self, now_ns: int) -> None:
         """Begin the flows of the operation at the head."""
