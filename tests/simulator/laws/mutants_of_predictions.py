@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from sparda_core.facts import StepFacts
+from sparda_core.kernels import work_table
 from sparda_core.plan import Kind, Op, StepPlan
 from sparda_core.simulator import predict, run
 from sparda_core.simulator.gpu import GpuProfile
@@ -19,7 +20,7 @@ from sparda_core.simulator.profile import Price
 from sparda_core.simulator.sms import Seat
 from sparda_core.spans import Span
 from sparda_core.whatif.scenario import Scenario
-from sparda_core.work import Work
+from sparda_core.work import Work, WorkContext
 from tests.simulator.laws.law import mutant
 from tests.simulator.laws.mutants_of_plans import stepped, timed
 
@@ -111,6 +112,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return self._scaled(self.link.h2d_bytes_per_s.value / bytes_per_s)
 
     patch.setattr(GpuProfile, "with_link", wrong)
+
+
+@mutant("layers-taken-alike", "a copy is taken for one of the same bytes in every layer of a step")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = work_table.tells_apart
+
+    def wrong(op: Op, facts: StepFacts, context: WorkContext) -> tuple[object, ...] | None:
+        return () if op.kind == Kind.FETCH else real(op, facts, context)
+
+    patch.setattr(work_table, "tells_apart", wrong)
 
 
 @mutant("capacity-ignored", "a point that does not fit is run all the same")

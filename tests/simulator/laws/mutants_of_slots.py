@@ -105,6 +105,20 @@ def _(patch: pytest.MonkeyPatch) -> None:
     _charged(patch, lambda price: attrs.evolve(price, copy_caps=price.copy_caps[:1] * len(price.copy_caps)))
 
 
+@mutant("late-blocks-add-nothing", "a block of a copy kernel that finds its SM late moves nothing")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Slots.place
+
+    def wrong(self: Slots) -> bool:
+        under_way = {track: track.part for track in self._lanes.running}
+        placed = real(self)
+        for track, part in under_way.items():
+            track.part = part
+        return placed
+
+    patch.setattr(Slots, "place", wrong)
+
+
 @mutant("queue-forgotten", "a copy engine serves all at once")
 def _(patch: pytest.MonkeyPatch) -> None:
     _charged(patch, lambda price: attrs.evolve(price, queue=""))

@@ -59,6 +59,13 @@ class Point:
         # Laws hold outside the calibrated domain too.
         return attrs.evolve(machine(self.profile), extrapolate=True)
 
+    def work_context(self) -> WorkContext:
+        _, chosen, plan = self.parts()
+        return WorkContext(
+            shape=SHAPE, spec=SPEC, copy_ctas=self.ctas, forecast="forecast" in chosen.needs,
+            resident_layers=plan.resident_layers,
+        )  # fmt: skip
+
     def facts(self, plan: StepPlan) -> StepFacts:
         offloads = plan.resident_layers < SHAPE.layers
         return steady_facts(
@@ -72,10 +79,7 @@ class Point:
         """turn changes the machine, rework the work of each operation."""
         _, chosen, plan = self.parts()
         profile = self.machine()
-        context = WorkContext(
-            shape=SHAPE, spec=SPEC, copy_ctas=self.ctas, forecast="forecast" in chosen.needs,
-            resident_layers=plan.resident_layers,
-        )  # fmt: skip
+        context = self.work_context()
         own = predicting.kernel_work(plan, context, chosen)
         return predicting.predict(
             plan, self.facts(plan), context=context, selector=chosen, profile=turn(profile) if turn else profile,

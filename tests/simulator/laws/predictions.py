@@ -6,14 +6,18 @@ import itertools
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from sparda_core.errors import CapacityError
+from sparda_core.kernels.work_table import work_of
 from sparda_core.plan import Kind, Lane, Op
 from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.runtimes.offload_sync import OffloadSync
 from sparda_core.selectors.query import Query
+from sparda_core.simulator import predict as predicting
+from sparda_core.simulator import run
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.work import Work
 from tests.simulator.laws.law import law
@@ -146,6 +150,26 @@ def a_faster_link_slows_a_step_whose_copies_hold_sms_by_two_thousandths_at_most(
     slower = gather.predict(turn=lambda profile: profile.with_link(profile.link.h2d_bytes_per_s.value * by))
     if once.feasible:
         assert once.step_s <= slower.step_s * 1.002
+
+
+uneven = st.lists(st.integers(0, 60), min_size=SHAPE.layers, max_size=SHAPE.layers)
+
+
+@law(st.tuples(points(engines=ENGINES), st.lists(uneven, min_size=1, max_size=3)), mutants=["layers-taken-alike"])
+def an_operation_costs_what_the_profile_says_of_its_own_work(case: tuple[Point, list[list[int]]]) -> None:
+    """Whatever is remembered of other layers and other steps, whose misses differ."""
+    point, steps = case
+    _, selector, plan = point.parts()
+    context, profile = point.work_context(), point.machine()
+    simulator = run.Simulator(plan, predicting.kernel_work(plan, context, selector), profile)
+    for misses in steps:
+        facts = point.facts(plan)
+        facts = attrs.evolve(facts, misses=np.minimum(facts.selected, np.array(misses)[:, None, None]))
+        for op, price in zip(plan, simulator.prices(facts), strict=True):
+            work = work_of(op, facts, context, selector)
+            if work.h2d_bytes and op.lane != Lane.COMPUTE:
+                work = attrs.evolve(work, sms=point.ctas if point.engine == "uva" else 0)
+            assert price == profile.price(op, work, plan=plan, tokens=facts.rows), op.name
 
 
 #: Operations of a step, each of which may be rounded up by a tick or two.

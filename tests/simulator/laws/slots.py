@@ -97,6 +97,37 @@ def a_kernel_that_has_started_keeps_its_sms(case: Schedule) -> None:
             assert len(set(held)) <= 1, f"{name} changed its SMs: {held}"
 
 
+def late_blocks() -> Schedule:
+    """A copy of four blocks that comes while a kernel holds all but two SMs, and before one that holds a single SM."""
+    ops = (Op(kind="op", layer=0), Op(kind="op", layer=1, lane=Lane.H2D), Op(kind="op", layer=2))
+    product = (Charge(label=FLOPS, size=10**9, uses={"flops": 1.0}, cap=1e14),)
+    copy = (Charge(label=LINK, size=10**6, uses={"h2d": 1.0}, cap=4e10),)
+    caps = tuple((1e10 * placed, 1e10 * placed) for placed in range(1, 5))
+    prices = {
+        "op/0": Price(charges=product, grid=Grid(ctas=6, cluster=2)),
+        "op/1": Price(launch_s=1e-6, copies=True, grid=Grid(ctas=4, whole_sm=True), copy_caps=caps, charges=copy),
+        "op/2": Price(charges=product, grid=Grid(ctas=1)),
+    }
+    return Schedule(plan=plan(*ops), machine=Machine(prices=prices, sm_count=SMS))
+
+
+@law(crowds(), mutants={"late-blocks-add-nothing": late_blocks(), "caps-of-one-block": None})
+def a_copy_moves_at_the_rate_of_its_placed_blocks_or_something_it_uses_is_full(case: Schedule) -> None:
+    """Work conservation with SMs: bytes pass whenever a block is placed. One copy kernel at a time holds SMs."""
+    log: Log = []
+    spans, _ = case.run(log)
+    for name, span in spans.items():
+        price = case.price(name)
+        if not price.copy_caps:
+            continue
+        begin_ns = span.start_ns + ns(price.latency_s)
+        for usage in (usage for now_ns, usage in log if begin_ns <= now_ns < span.end_ns):
+            alone, beside = price.copy_caps[round(usage["sms_copy"]) - 1]
+            full = any(usage[used] >= case.machine.rates[used] * (1 - 1e-9) for used in price.charges[0].uses)
+            assert usage["h2d"] <= alone * (1 + 1e-9)
+            assert full or usage["h2d"] >= beside * (1 - 1e-9), f"{name}: {usage['h2d']:g} of {beside:g}"
+
+
 def waves_by_hand(grid: Grid, free_tpcs: int, half_tpcs: int) -> int:
     """Rounds of what fits: clusters of two on whole TPCs, lone blocks on any SM."""
     if grid.cluster == PAIR:
