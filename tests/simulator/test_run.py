@@ -249,7 +249,8 @@ def test_equal_facts_give_the_same_step_again_exactly_shifted() -> None:
     one = facts()
     shortcut = run_steps(made, [one] * 3, by_kind(table), machine)
     in_full = run_steps(made, [facts(), facts(), facts()], by_kind(table), machine)
-    assert shortcut == in_full
+    assert (shortcut.step_ns, shortcut.timeline) == (in_full.step_ns, in_full.timeline)
+    assert [(number, times) for _, number, times in shortcut.distinct] == [(0, 3)]
     assert shortcut.step_ns[0] == shortcut.step_ns[2] == run_step(made, one, by_kind(table), machine)[1] + 9 * US
     assert {s.step for s in shortcut.timeline.spans} == {0, 1, 2}
     first, third = (
