@@ -61,7 +61,7 @@ class Knob:
         if self.choices and value not in self.choices:
             raise UnknownNameError(what=self.name, name=value, known=self.choices)
         if self.numeric and not (math.isfinite(value) and self.least <= value <= self.most):
-            raise ConfigError(f"{self.name}={value} must be between {self.least:g} and {self.most:g}")
+            raise ConfigError(f"{self.name}={value} must be between {self.least:.10g} and {self.most:.10g}")
 
 
 _WANTED = {int: "an integer", float: "a number", str: "a text", bool: "True or False"}

@@ -174,7 +174,7 @@ def test_the_python_lines_of_the_documents_write_two_predictions_into_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?write_trace.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```python\n((?:(?!^```).)*write_trace(?:(?!^```).)*)^```", text, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "commands.md", "exec"), {})  # noqa: S102 - our own page
     other = strict(tmp_path / "two.json")["otherData"]["timelines"]
