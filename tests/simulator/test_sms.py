@@ -40,13 +40,25 @@ def test_a_lone_copy_block_takes_a_whole_tpc_and_only_then_half_of_one() -> None
 def test_copies_that_come_while_a_kernel_runs_get_what_it_left() -> None:
     pool = SmPool(8)
     assert pool.take(Grid(ctas=6, cluster=2)) == Seat(1, 6)
-    # One TPC is left: both of its SMs go, the third block waits.
-    assert pool.place(3, 1) == (3, 3)
-    assert (pool.compute_sms, pool.copy_sms) == (6, 2)
+    # One TPC is left: a lone block takes it, and no second one joins it before the kernel has ended.
+    assert pool.place(2, 1) == (3,)
+    assert (pool.compute_sms, pool.copy_sms) == (6, 1)
     pool.give()
     assert pool.place(1, 1) == (2,)
     # Two TPCs of four are whole now.
     assert pool.seat(Grid(ctas=6, cluster=2)) == Seat(2, 4)
+
+
+def test_a_pair_of_copy_blocks_takes_the_tpc_that_a_kernel_left() -> None:
+    pool = SmPool(8)
+    pool.take(Grid(ctas=6, cluster=2))
+    assert pool.place(2, 2) == (3, 3)
+
+
+def test_a_lone_block_beside_small_kernels_takes_half_of_a_tpc() -> None:
+    pool = SmPool(8)
+    pool.take(Grid(ctas=4))
+    assert pool.place(5, 1) == (3, 2, 1, 0)
 
 
 def test_blocks_of_a_cluster_of_one_find_any_free_sm() -> None:
