@@ -3,8 +3,8 @@
 A copy kernel's thread block needs an SM that nothing else uses: one of a TPC that is wholly free if
 there is one, else of one that is half free. Beside a compute kernel it does not join another copy's block
 on a TPC but waits for the kernel's end: measured, a third lone block always costs. Blocks that start
-together (a cluster) take whole TPCs. A compute kernel holds the SMs of its first wave, spread over the TPCs; what it does not get there, more
-waves make up for.
+together (a cluster) take whole TPCs. A compute kernel holds the SMs of its first wave, spread over the
+TPCs; what it does not get there, more waves make up for.
 
 Measured on one H200 (132 SMs, 66 TPCs): matrix products of 128 thread blocks in clusters of 2 keep their
 speed beside two lone copy blocks (64 TPCs stay whole) and take a second wave beside three.
