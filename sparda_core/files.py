@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
+import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,12 @@ def check_folder(path: Path) -> None:
             return
     except OSError as wrong:
         raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV under the first one's names, in their order; None is an empty cell. At least one row."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparda_core.cli.knobs import add_knobs, scenario_of
@@ -11,6 +12,7 @@ from sparda_core.cli.options import POSITIVE, add_json
 from sparda_core.cli.parser import number
 from sparda_core.cli.predict_tables import rate
 from sparda_core.cli.screen import seconds, show_json, show_table, size
+from sparda_core.files import check_place, csv_text, write_whole
 from sparda_core.whatif.search import Choices
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     add_knobs(parser, leave_out=SEARCHED)
     parser.set_defaults(locality=LOCALITY)
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the best of each pair, a line each")
     add_json(parser)
 
 
@@ -66,12 +69,16 @@ def run(args: argparse.Namespace) -> int:
     batch, ctas = args.batch, args.ctas
     del args.batch, args.ctas  # a target and a list: not the knobs of these names
     base = scenario_of(args)
+    if args.csv is not None:
+        check_place(args.csv)
     choices = Choices(
         selectors=args.selectors, runtimes=args.runtimes, slot_factors=args.slot_factors, engines=args.engines,
         ctas=ctas,
     )  # fmt: skip
     with progress() as report:
         got = advise(base, batch=batch, tokens_per_s=args.tokens_per_s, choices=choices, report=report)
+    if args.csv is not None:
+        write_whole(args.csv, csv_text(lines(got)))
     if args.json:
         show_json(document(base, choices, got))
     else:
@@ -98,6 +105,13 @@ def document(base: Scenario, choices: Choices, got: Advice) -> dict[str, Any]:
             "compared": [_option(one) for one in got.compared], "flips": got.flips,
         }  # fmt: skip
     return told
+
+
+def lines(got: Advice) -> list[dict[str, Any]]:
+    """The best of each pair, fastest first, and whether it is the advice; where nothing fits, the problem alone."""
+    if got.best is None:
+        return [{"problem": got.problem}]
+    return [{"recommended": one is got.best, **(_option(one) or {})} for one in got.compared]
 
 
 def _option(option: Option | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparda_core import files
 from sparda_core.cli.knobs import add_knobs, scenario_of
 from sparda_core.cli.options import add_json
 from sparda_core.cli.screen import show_json
@@ -89,9 +90,6 @@ def figures(got: Prediction) -> dict[str, Any]:
 
 def csv_text(scenario: Scenario, got: Prediction) -> str:
     """Header and one row: every knob, then memory and figures; empty where there is no value."""
-    import csv
-    import io
-
     import attrs
 
     knobs = attrs.asdict(scenario)
@@ -100,8 +98,4 @@ def csv_text(scenario: Scenario, got: Prediction) -> str:
     row = {**knobs, "feasible": got.feasible, "problem": got.problem, **memory}
     row |= figures(got) if got.feasible else {}
     told = {name: got.provenance.get(name, "") for name in ("profile_digest", "extrapolated", "version")}
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*row, *told], lineterminator="\n")
-    writer.writeheader()
-    writer.writerow({**row, **told})
-    return out.getvalue()
+    return files.csv_text([{**row, **told}])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
+from sparda_core import files
 from sparda_core.published.cells import CellResult
 from sparda_core.published.inverse import CrossCheck
 from sparda_core.published.report import Ranking, Report, Sensitivity
@@ -122,11 +121,7 @@ def _error(row: dict[str, Any]) -> str:
 def csv_text(reports: dict[str, Report]) -> str:
     """One line a cell and report; a column a figure, empty where there is none."""
     rows = [{"assumptions": name, **row} for name, report in reports.items() for row in cell_rows(report)]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return files.csv_text(rows)
 
 
 def _median(report: Report, mode: Mode) -> float | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +53,16 @@ def test_tables_say_what_was_compared_and_that_nothing_was_measured(capsys: Capt
     for words in ("offloading pays", "target met", "over runner-up", "flips with link_gb_s", "never quality",
                   "Predicted, not measured", "forecast x resident"):  # fmt: skip
         assert words in out
+
+
+def test_the_csv_holds_the_best_of_each_pair(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "advice.csv"
+    got = advise(capsys, *ASKED, "--csv", str(file))
+    with file.open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    assert [row["selector"] for row in rows] == [one["selector"] for one in got["compared"]]
+    assert [float(row["step_s"]) for row in rows] == [one["step_s"] for one in got["compared"]]
+    assert [row["recommended"] for row in rows].count("True") == 1
 
 
 def test_where_nothing_fits_one_answer_says_so(capsys: Captured) -> None:
