@@ -21,10 +21,10 @@ from collections.abc import Callable
 import simpy
 
 from sparda_core.simulator.ahead import run_ahead
+from sparda_core.simulator.fluid import NEVER
 from sparda_core.simulator.host import Host
 from sparda_core.simulator.lanes import Lanes
 from sparda_core.simulator.layout import Layout
-from sparda_core.simulator.link import Wake
 from sparda_core.simulator.machine import Bill, Machine, Situation
 from sparda_core.simulator.programs import spell_out
 from sparda_core.simulator.track import AT_WORK, FLOWS, FREE, ISSUE, PROGRAM, SEAT, Ledger, Track
@@ -55,8 +55,6 @@ class Engine(Lanes):
         self._at_work = 0 if bill.caps else None
         self._solved = machine.solved
         self._env = simpy.Environment()
-        self._wake = Wake(self._env, self._instant)
-        self._over = self._env.event()
         waits = any(host.waits for host in self._hosts)
         self.plans = coalesce and observer is None and machine.replicas == len(self.main) == 1 and not waits
 
@@ -76,8 +74,8 @@ class Engine(Lanes):
     def run(self) -> int:
         """Run to the end; when the last lane ended (ns). The ledgers say the rest."""
         self._instant(0)
-        # Stops with the last lane: a wake-up that is still armed must not prolong the step.
-        self._env.run(until=self._over)
+        self._env.run()
+        assert not self._open, f"{self._open} lanes wait for each other"
         return max(max(ledger.ends) for ledger in self.ledgers)
 
     def _instant(self, now_ns: int) -> None:
@@ -93,14 +91,22 @@ class Engine(Lanes):
             run_ahead(self)
         if self._observer is not None:
             self._observer(now_ns, {**self.usage(), **slots.usage()})
-        if not self._open:
-            self._over.succeed()
-            return
-        due_ns = slots.due_ns
+        if self._open:
+            self._arm()
+
+    def _arm(self) -> None:
+        """One wake-up, at the earliest time known: nothing can come before it, and it arms the next one."""
+        due_ns = self.slots.due_ns
         for track in self.tracks:
             if track.due_ns < due_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
                 due_ns = track.due_ns
-        self._wake.at(due_ns)
+        if due_ns < NEVER:
+            wake = self._env.timeout(due_ns - self._env.now)
+            assert wake.callbacks is not None
+            wake.callbacks.append(self._wake)
+
+    def _wake(self, _: simpy.Event) -> None:
+        self._instant(int(self._env.now))
 
     def settle(self, now_ns: int) -> None:
         """Take every lane as far as it gets at this instant."""

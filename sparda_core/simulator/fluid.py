@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from sparda_core.errors import ConfigError
 from sparda_core.simulator.fairshare import Demand, fair_rates
@@ -30,16 +29,15 @@ def ceil_ns(seconds: float) -> int:
 class Flow:
     """One flow under way: `moved` units had passed at `anchor_ns`, `rate` units a second since then.
 
-    kind    number of its demand in the Rates that solve it
+    kind    which of its operation's flows it is; nothing here looks at it
     due_ns  when its last unit passes if its rate stays as it is; NEVER before it has a rate
     end_ns  when its last unit passed
-    owner   whose flow it is; nothing here looks at it
     """
 
-    __slots__ = ("anchor_ns", "due_ns", "end_ns", "kind", "moved", "owner", "rate", "size")
+    __slots__ = ("anchor_ns", "due_ns", "end_ns", "kind", "moved", "rate", "size")
 
-    def __init__(self, size: float, kind: int, owner: Any = None) -> None:
-        self.size, self.kind, self.owner = size, kind, owner
+    def __init__(self, size: float, kind: int) -> None:
+        self.size, self.kind = size, kind
         self.moved = self.rate = 0.0
         self.anchor_ns, self.due_ns = 0, NEVER
         self.end_ns: int | None = None
@@ -88,10 +86,6 @@ class Rates:
             self._demands.append(wanted)
         return number
 
-    def demand(self, kind: int) -> Demand:
-        """The demand of a number."""
-        return self._demands[kind]
-
     def of(self, kinds: tuple[int, ...]) -> dict[int, float]:
         """Rate of each kind of a sorted multiset of kinds, units per second."""
         rates = self._solved.get(kinds)
@@ -99,43 +93,3 @@ class Rates:
             solved = fair_rates([self._demands[kind] for kind in kinds], self.capacity)
             rates = self._solved[kinds] = dict(zip(kinds, solved, strict=True))
         return rates
-
-
-class Fluid:
-    """The flows that are active, in the order they began, and when the first of them is due."""
-
-    __slots__ = ("due_ns", "flows", "rates")
-
-    def __init__(self, rates: Rates) -> None:
-        self.rates = rates
-        self.flows: list[Flow] = []
-        self.due_ns = NEVER
-
-    def solve(self, now_ns: int) -> None:
-        """New rates from now on, for the flows whose rate changes and for no others."""
-        flows = self.flows
-        due_ns = NEVER
-        if flows:
-            rates = self.rates.of(tuple(sorted([flow.kind for flow in flows])))
-            for flow in flows:
-                rate = rates[flow.kind]
-                if rate != flow.rate:
-                    flow.change_rate(rate, now_ns)
-                due_ns = min(due_ns, flow.due_ns)
-        self.due_ns = due_ns
-
-    def finish(self, now_ns: int) -> list[Flow]:
-        """Take out the flows that are due, in the order they began; solve afterwards."""
-        over = [flow for flow in self.flows if flow.due_ns <= now_ns]
-        for flow in over:
-            flow.moved, flow.end_ns = flow.size, now_ns
-            self.flows.remove(flow)
-        return over
-
-    def usage(self) -> dict[str, float]:
-        """Units per second now taken from each resource."""
-        taken = dict.fromkeys(self.rates.capacity, 0.0)
-        for flow in self.flows:
-            for name, amount in self.rates.demand(flow.kind).uses:
-                taken[name] += flow.rate * amount
-        return taken

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparda_core.plan import Lane, Op, StepPlan
+from sparda_core.simulator.engine import Engine
 from sparda_core.simulator.fluid import NEVER
-from sparda_core.simulator.link import Wake
 from sparda_core.simulator.profile import Charge, Grid, Price
 from sparda_core.simulator.run import Simulator, Step
 from tests.simulator.scenes import plan
@@ -130,16 +130,16 @@ def layer_prices(*, contends: bool) -> list[Price]:
 def calls(*, coalesce: bool, contends: bool, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often SimPy's loop called for one step."""
     count = 0
-    fire = Wake._fire
+    wake = Engine._wake
 
-    def counted(self: Wake, event: simpy.Event) -> None:
+    def counted(self: Engine, event: simpy.Event) -> None:
         nonlocal count
         count += 1
-        fire(self, event)
+        wake(self, event)
 
     simulator = Simulator(LAYERS, no_work, Seats())
     with monkeypatch.context() as patch:
-        patch.setattr(Wake, "_fire", counted)
+        patch.setattr(Engine, "_wake", counted)
         simulator.run(simulator.ready(layer_prices(contends=contends)), coalesce=coalesce)
     return count
 
@@ -169,6 +169,6 @@ def test_running_too_far_ahead_would_be_noticed(target: str, wrong: Any, monkeyp
     monkeypatch.setattr(target, wrong)
     try:
         fast = told(simulator.run(bill))
-    except (AssertionError, RuntimeError, ZeroDivisionError):
+    except (AssertionError, ZeroDivisionError):
         return
     assert fast != slowly

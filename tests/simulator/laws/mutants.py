@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pytest
-import simpy
 
-from sparda_core.simulator import link
+from sparda_core.simulator.engine import Engine
 from sparda_core.simulator.fairshare import Demand, fair_rates
-from sparda_core.simulator.fluid import NEVER, NS, Flow, Fluid, ceil_ns
+from sparda_core.simulator.fluid import NEVER, NS, Flow, ceil_ns
+from sparda_core.simulator.lanes import Lanes
+from sparda_core.simulator.track import Track
 from tests.simulator.laws.law import mutant
 
 Rates = tuple[float, ...]
@@ -60,7 +60,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(f"{FLUID}.fair_rates", tilted)
 
 
-# Time: what SharedResources does with the rates.
+# Time: what the engine does with the rates.
 
 
 @mutant("contention-forgotten", "every flow runs as if it were alone")
@@ -71,37 +71,46 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(f"{FLUID}.fair_rates", alone)
 
 
-def _resolved(patch: pytest.MonkeyPatch, rates: Callable[[Fluid, Mapping[Flow, float]], Mapping[Flow, float]]) -> None:
-    """Patch the solve: `rates(fluid, rates before)` gives the rates that hold after it."""
-    solve = Fluid.solve
+def _live(engine: Engine) -> list[Flow]:
+    """Flows under way, in the order in which their operations began."""
+    return [flow for track in engine.running for flow in track.live]
 
-    def wrong(self: Fluid, now_ns: int) -> None:
-        before = {flow: flow.rate for flow in self.flows if flow.rate}
+
+def _resolved(
+    patch: pytest.MonkeyPatch, rates: Callable[[Engine, Mapping[Flow, float]], Mapping[Flow, float]]
+) -> None:
+    """Patch the solve: `rates(engine, rates before)` gives the rates that hold after it."""
+    solve = Engine.solve
+
+    def wrong(self: Engine, now_ns: int) -> None:
+        before = {flow: flow.rate for flow in _live(self) if flow.rate}
         solve(self, now_ns)
         for flow, rate in rates(self, before).items():
             flow.change_rate(rate, now_ns)
-        self.due_ns = min((flow.due_ns for flow in self.flows), default=NEVER)
+        for track in self.running:
+            if track.live:
+                track.due_ns = min(flow.due_ns for flow in track.live)
 
-    patch.setattr(Fluid, "solve", wrong)
+    patch.setattr(Engine, "solve", wrong)
 
 
 @mutant("share-fixed-at-start", "a flow keeps the share that it got when it started")
 def _(patch: pytest.MonkeyPatch) -> None:
-    _resolved(patch, lambda pool, before: before)
+    _resolved(patch, lambda engine, before: before)
 
 
 @mutant("rates-kept-when-a-flow-ends", "rates are solved when a flow starts, not when one ends")
 def _(patch: pytest.MonkeyPatch) -> None:
-    _resolved(patch, lambda pool, before: before if len(before) == len(pool.flows) else {})
+    _resolved(patch, lambda engine, before: before if len(before) == len(_live(engine)) else {})
 
 
 @mutant("first-come-first-served", "the oldest flow runs alone, the others wait")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def oldest(pool: Fluid, before: Mapping[Flow, float]) -> dict[Flow, float]:
-        if not pool.flows:
+    def oldest(engine: Engine, before: Mapping[Flow, float]) -> dict[Flow, float]:
+        if not _live(engine):
             return {}
-        first, *rest = pool.flows
-        alone = fair_rates([pool.rates.demand(first.kind)], pool.rates.capacity)[0]
+        track, (first, *rest) = next(track for track in engine.running if track.live), _live(engine)
+        alone = fair_rates([track.cost.demands[first.kind]], engine.machine.rates.capacity)[0]
         return {first: alone, **dict.fromkeys(rest, alone / 1e9)}
 
     _resolved(patch, oldest)
@@ -109,9 +118,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("order-of-starts-weighs", "a flow started first in an instant gets twice the weight")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def tilted(pool: Fluid, before: Mapping[Flow, float]) -> dict[Flow, float]:
-        solved = pool.rates.of(tuple(sorted(flow.kind for flow in pool.flows)))
-        return {flow: solved[flow.kind] * (0.5 if i else 1.0) for i, flow in enumerate(pool.flows)}
+    def tilted(engine: Engine, before: Mapping[Flow, float]) -> dict[Flow, float]:
+        solved = [rate for rates in engine.machine.solve(engine.situation) for rate in rates]
+        return {flow: solved[i] * (0.5 if i else 1.0) for i, flow in enumerate(_live(engine))}
 
     _resolved(patch, tilted)
 
@@ -138,48 +147,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     _rerated(patch, _exact, lambda flow, now_ns: flow.moved)
 
 
-@mutant("served-twice", "what a flow moved before its last change is counted again at its end")
+@mutant("end-heard-late", "the end of an operation is told 3 ns late")
 def _(patch: pytest.MonkeyPatch) -> None:
-    finish = Fluid.finish
-
-    def twice(self: Fluid, now_ns: int) -> list[Flow]:
-        before = {flow: flow.moved for flow in self.flows}
-        over = finish(self, now_ns)
-        for flow in over:
-            flow.moved += before[flow]
-        return over
-
-    patch.setattr(Fluid, "finish", twice)
-
-
-@mutant("wake-up-dropped", "a wake-up that comes too early arms no other")
-def _(patch: pytest.MonkeyPatch) -> None:
-    def asleep(self: link.Wake, _: simpy.Event) -> None:
-        now_ns = self._armed_ns.pop()
-        if self.due_ns <= now_ns:
-            self.due_ns = NEVER
-            self._call(now_ns)
-
-    patch.setattr(link.Wake, "_fire", asleep)
-
-
-class _Late(simpy.Event):
-    """An event that is heard 3 ns after it happened."""
-
-    def succeed(self, value: Any = None) -> simpy.Event:
-        self._ok, self._value = True, value
-        self.env.schedule(self, delay=3)
-        return self
-
-
-@mutant("end-heard-late", "whoever waits for a flow hears of its end 3 ns late")
-def _(patch: pytest.MonkeyPatch) -> None:
-    begin = link.SharedFlow.__init__
-
-    def late(self: link.SharedFlow, size: float, kind: int, base: Demand, done: simpy.Event) -> None:
-        begin(self, size, kind, base, _Late(done.env))
-
-    patch.setattr(link.SharedFlow, "__init__", late)
+    close = Lanes._close
+    patch.setattr(Lanes, "_close", lambda self, track, now_ns: close(self, track, now_ns + 3))
 
 
 @mutant("completion-rounded-down", "an end is rounded down to a whole nanosecond")
@@ -194,18 +165,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("ends-below-a-tick-forgotten", "a flow due in the instant in which its rate changed is never looked at again")
 def _(patch: pytest.MonkeyPatch) -> None:
-    finish = Fluid.finish
+    end = Track.end_flows
 
-    def blind(self: Fluid, now_ns: int) -> list[Flow]:
-        hidden = [flow for flow in self.flows if flow.due_ns <= flow.anchor_ns == now_ns]
-        self.flows = [flow for flow in self.flows if flow not in hidden]
-        over = finish(self, now_ns)
-        self.flows += hidden
-        for flow in hidden:
-            flow.due_ns = NEVER
-        return over
+    def blind(self: Track, now_ns: int) -> None:
+        for flow in self.live:
+            if flow.due_ns <= flow.anchor_ns == now_ns:
+                flow.due_ns = NEVER
+        end(self, now_ns)
 
-    patch.setattr(Fluid, "finish", blind)
+    patch.setattr(Track, "end_flows", blind)
 
 
 @mutant("five-ns-a-flow", "every flow takes 5 ns more, whatever the machine")
