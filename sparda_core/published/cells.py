@@ -142,8 +142,12 @@ _PARTS = {
 }  # fmt: skip
 
 
+#: What a step's kernels are for; the keys of CellResult.by_part.
+PARTS = tuple(dict.fromkeys((*_PARTS.values(), "rest")))
+
+
 def _parts(got: Prediction) -> dict[str, float]:
-    parts = dict.fromkeys((*_PARTS.values(), "rest"), 0.0)
+    parts = dict.fromkeys(PARTS, 0.0)
     for kind, seconds in got.by_kind.items():
         parts[_PARTS.get(kind, _PARTS.get(kind.partition("-")[0], "rest"))] += seconds
     return parts

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from sparda_core import files
-from sparda_core.published.cells import CellResult
+from sparda_core.published.cells import PARTS, CellResult
 from sparda_core.published.inverse import CrossCheck
 from sparda_core.published.report import Ranking, Report, Sensitivity
 from sparda_core.published.table import BATCHES, CONTEXT, SOURCE, TOO_LARGE, Mode
@@ -46,9 +47,6 @@ def cell_rows(report: Report) -> list[dict[str, Any]]:
         }
         for r in report.results
     ]
-
-
-PARTS = ("products", "attention", "selection", "transfer", "rest")
 
 
 def summary(report: Report) -> dict[str, Any]:
@@ -100,24 +98,6 @@ def document(
 SENSITIVE = ("median_abs_error", "max_abs_error", "winners_right", "pairs_in_order")
 
 
-def markdown_rows(found: dict[str, Any]) -> list[str]:
-    """The table of a document as lines of Markdown, as docs/published.md has it: cells that ran, or should not fit."""
-    lines = []
-    for rows in zip(*(report["cells"] for report in found["reports"].values()), strict=True):
-        first = rows[0]
-        if first["published"] != "not published" and first["predicted_tokens_per_s"] is not None:
-            told = first["published"] if first["error"] is None else f"{first['published_tokens_per_s']:.1f}"
-            figures = [f"{row['predicted_tokens_per_s']:.1f} | {_error(row)}" for row in rows]
-            lines.append(f"| {' | '.join([str(first['batch']), first['mode'], told, *figures])} |")
-    return lines
-
-
-def _error(row: dict[str, Any]) -> str:
-    if row["fitted"]:
-        return "fitted"
-    return "-" if row["error"] is None else f"{100 * row['error']:+.0f} %"
-
-
 def csv_text(reports: dict[str, Report]) -> str:
     """One line a cell and report; a column a figure, empty where there is none."""
     rows = [{"assumptions": name, **row} for name, report in reports.items() for row in cell_rows(report)]
@@ -125,11 +105,8 @@ def csv_text(reports: dict[str, Report]) -> str:
 
 
 def _median(report: Report, mode: Mode) -> float | None:
-    errors = sorted(abs(error) for (_, which), error in report.errors.items() if which == mode)
-    if not errors:
-        return None
-    half = len(errors) // 2
-    return errors[half] if len(errors) % 2 else (errors[half - 1] + errors[half]) / 2
+    errors = [abs(error) for (_, which), error in report.errors.items() if which == mode]
+    return statistics.median(errors) if errors else None
 
 
 def _winner(ranking: Ranking) -> dict[str, Any]:
