@@ -192,7 +192,7 @@ def test_predicting_and_listing_load_no_torch() -> None:
         ["record", "--help"],
     ):  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-c", script, *command], capture_output=True, text=True, check=False, timeout=120
+            [sys.executable, "-c", script, *command], capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
 

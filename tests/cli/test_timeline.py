@@ -191,6 +191,6 @@ def test_a_predicted_timeline_loads_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, *ASKED, "--out", str(tmp_path)], capture_output=True, text=True, check=False,
-        timeout=120, cwd=Path(__file__).parents[2],
+        timeout=300, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

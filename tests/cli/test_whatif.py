@@ -176,7 +176,7 @@ def test_a_grid_loads_no_torch_and_draws_nothing_unasked() -> None:
     )
     for command in (["whatif", *SMALL, "--grid", "batch=1,2", "--json"], ["whatif", "--help"]):
         done = subprocess.run(
-            [sys.executable, "-c", script, *command], capture_output=True, text=True, check=False, timeout=120
+            [sys.executable, "-c", script, *command], capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
@@ -186,7 +186,7 @@ def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
     command = [sys.executable, "-m", "sparda_core.cli.main", "whatif", *SMALL, *grid]
     answers = [
         subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=120
+            command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=300
         ).stdout
         for seed in ("1", "2")
     ]
@@ -195,21 +195,28 @@ def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
 
 
 GRID = ("--grid", "batch=1:32:32", "runtime=offload-sync,offload-prefetch", "ctas=2,4,8,16")
-#: Runs in every process of the command, its workers too: a prediction by formula that takes its time.
+#: Runs in every process of the command, its workers too: predictions by formula, of which those of the second half
+#: of the grid wait for a file and take their time then.
 SLOW = """
-import time
+import os, time
 from sparda_core.whatif.scenario import Scenario
 from tests.whatif.fakes import usual
-Scenario.predict = lambda scenario: time.sleep(0.02) or usual(scenario)
+def held(scenario):
+    while scenario.batch > 16 and not os.path.exists(os.environ["SPARDA_TEST_GATE"]):
+        time.sleep(0.01)
+    if scenario.batch > 16:
+        time.sleep(0.05)
+    return usual(scenario)
+Scenario.predict = held
 """
 
 
-def started(out: Path, code: Path) -> subprocess.Popen[str]:
-    """`sparda whatif` on two processes, in a group of its own, with a quarter of its rows done."""
+def started(out: Path, code: Path, gate: Path) -> subprocess.Popen[str]:
+    """`sparda whatif` on two processes, in a group of its own; a quarter of its rows is done, half waits for `gate`."""
     code.mkdir()
     (code / "sitecustomize.py").write_text(SLOW)
     command = [sys.executable, "-m", "sparda_core.cli.main", "whatif", *GRID, "--jobs", "2", "--out", str(out)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(code), str(ROOT)])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(code), str(ROOT)]), "SPARDA_TEST_GATE": str(gate)}
     run = subprocess.Popen(
         command, cwd=ROOT, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         start_new_session=True,
@@ -226,10 +233,11 @@ def test_a_run_that_is_stopped_leaves_its_rows_and_goes_on(
     kill: signal.Signals, capsys: Captured, tmp_path: Path
 ) -> None:
     pytest.importorskip("joblib")
-    out = tmp_path / "out"
-    run = started(out, tmp_path / "code")
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    run = started(out, tmp_path / "code", gate)
     os.killpg(run.pid, kill)
-    _, err = run.communicate(timeout=60)
+    gate.touch()
+    _, err = run.communicate(timeout=300)
     before = (out / "rows.jsonl").read_bytes()
     whole = before[: before.rindex(b"\n") + 1]
     rows = whole.count(b"\n")
