@@ -13,7 +13,7 @@ from sparda_core.cli.parser import number
 from sparda_core.cli.predict_tables import rate
 from sparda_core.cli.screen import seconds, show_json, show_table, size
 from sparda_core.files import check_place, csv_text, write_whole
-from sparda_core.whatif.search import Choices
+from sparda_core.whatif.search import LOCALITY, Choices
 
 if TYPE_CHECKING:
     from sparda_core.whatif.advise import Advice
@@ -25,7 +25,6 @@ SEARCHED = (
     "selector", "selector_options", "lead", "runtime", "slots", "slot_factor", "policy", "engine", "ctas", "batch",
     "phase", "chunk", "prefill", "steps",
 )  # fmt: skip
-LOCALITY = "infllm-v2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

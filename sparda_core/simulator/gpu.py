@@ -11,11 +11,11 @@ import attrs
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Op, StepPlan
 from sparda_core.simulator import gpu_price
-from sparda_core.simulator.elasticity import free_beside, waves
 from sparda_core.simulator.gpu_parts import Compute, CopyEngine, CpuGather, Launch, Link, Memory, Uva, pcie_payload
 from sparda_core.simulator.launches import LAUNCHES, default_launches, needs_host_list
 from sparda_core.simulator.profile import Grid, Price, Profile, moves
 from sparda_core.simulator.quantity import Basis, Quantity
+from sparda_core.simulator.sms import waves_alone
 from sparda_core.work import Work
 
 #: What one H200 was measured for (November 2026); other profiles carry its laws over, and their bounds with them.
@@ -147,12 +147,12 @@ class GpuProfile(Profile):
 
         As measured for products of one wave; a grid of several waves spends an equal part of its time in each.
         """
-        alone = waves(grid, free_beside(self.sms, 0))
-        if math.isinf(alone):
+        alone = waves_alone(grid, self.sms)
+        if not alone:
             raise ProfileError(
                 f"a cluster of {grid.cluster} thread blocks does not fit on the {self.sms} SMs of profile {self.name!r}"
             )
-        return self.compute.wave_share.at(tokens) / max(1.0, alone)
+        return self.compute.wave_share.at(tokens) / alone
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """1: what runs beside an operation takes SMs and bandwidth from it, which are resources of their own."""

@@ -17,8 +17,6 @@ from sparda_core.files import write_whole
 from sparda_core.simulator.locality import Fitted, LocalityModel
 
 FOLDER = Path(__file__).parent / "localities"
-#: What stands for the reuse of a selector that nobody has recorded.
-DEFAULT_LOCALITY = "hisparse"
 
 _TEXT, _NUMBER = str, (int, float)
 _KINDS: Mapping[str, Any] = {

@@ -14,7 +14,7 @@ from sparda_core.errors import ProfileError
 from sparda_core.simulator.fairshare import Demand, demand
 from sparda_core.simulator.fluid import Rates, ceil_ns
 from sparda_core.simulator.profile import Price, Profile
-from sparda_core.simulator.sms import Seat, SmPool
+from sparda_core.simulator.sms import Seat, SmPool, waves_alone
 
 if TYPE_CHECKING:
     from sparda_core.simulator.programs import Program, Programs
@@ -39,7 +39,7 @@ class Cost:
     """A price as the engine uses it: whole nanoseconds, and flows as (size, demand).
 
     number  equal for equal prices of one replica
-    takes   a compute kernel that takes SMs; `places`: a copy kernel whose thread blocks are placed one by one
+    places  a copy kernel whose thread blocks are placed one by one; other grids are of compute kernels
     skips   nothing to do, not even a launch: leaves no span
     """
 
@@ -60,7 +60,6 @@ class Cost:
         "replica",
         "sizes",
         "skips",
-        "takes",
         "wake_ns",
         "waves_alone",
     )  # fmt: skip
@@ -73,7 +72,6 @@ class Cost:
         self.labels = tuple(charge.label for charge in price.charges)
         self.skips = price.nothing and price.copies
         self.grid = price.grid if slots else None
-        self.takes = self.grid is not None and not self.grid.whole_sm
         self.places = self.grid is not None and self.grid.whole_sm
         self.kernels = price.kernels
         self.caps = price.copy_caps if self.places else ()
@@ -179,7 +177,7 @@ class Machine:
             return
         if grid.ctas < 1 or grid.cluster < 1 or grid.per_sm < 1 or cost.kernels < 1:
             raise ProfileError(f"{grid} in {cost.kernels} kernels: every count must be >= 1")
-        cost.waves_alone = SmPool(self.profile.sms).seat(grid).waves
+        cost.waves_alone = waves_alone(grid, self.profile.sms)
         if not cost.waves_alone:
             raise ProfileError(f"{grid} never finds a place: profile {self.profile.name!r} has {self.profile.sms} SMs")
         if cost.places and cost.caps and len(cost.caps) < grid.ctas:

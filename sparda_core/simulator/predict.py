@@ -65,12 +65,12 @@ class Prediction:
     @property
     def step_s(self) -> float:
         """Mean time of a step, the gap before it included."""
-        return sum(self._done.step_ns) / len(self._done.step_ns) / 1e9
+        return sum(self._done.step_ns) / self.steps / 1e9
 
     @property
     def steps(self) -> int:
         """Steps predicted; of prefill, chunks."""
-        return self._steps
+        return len(self._done.step_ns)
 
     @property
     def total_s(self) -> float:
@@ -85,7 +85,7 @@ class Prediction:
     @property
     def misses(self) -> float:
         """Blocks moved per step, of one GPU: all layers, rows and KV heads."""
-        return sum(int(facts.misses.sum()) for facts in self.facts) / self._steps
+        return sum(int(facts.misses.sum()) for facts in self.facts) / self.steps
 
     @property
     def late_blocks(self) -> float:
@@ -115,14 +115,14 @@ class Prediction:
             for span in timeline.spans:
                 kind = str(span.kind)
                 total_ns[kind] = total_ns.get(kind, 0) + times * (span.end_ns - span.start_ns)
-        total = {kind: ns / self._steps / 1e9 for kind, ns in total_ns.items()}
+        total = {kind: ns / self.steps / 1e9 for kind, ns in total_ns.items()}
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
     @property
     def spent(self) -> dict[str, float]:
         """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps."""
         each = [(shares(timeline, self.plan), times) for timeline, _, times in self._done.distinct]
-        return {name: sum(one[name] * times for one, times in each) / self._steps for name in BOUNDS}
+        return {name: sum(one[name] * times for one, times in each) / self.steps for name in BOUNDS}
 
     @property
     def bound(self) -> str:
@@ -139,11 +139,7 @@ class Prediction:
     def _mean(self, of_step: Callable[[Timeline, int], float]) -> float:
         """Mean over the steps of what a step's timeline (from time 0) and number give; equal steps are asked once."""
         each = self._done.distinct
-        return sum(of_step(timeline, number) * times for timeline, number, times in each) / self._steps
-
-    @property
-    def _steps(self) -> int:
-        return len(self._done.step_ns)
+        return sum(of_step(timeline, number) * times for timeline, number, times in each) / self.steps
 
 
 def predict(

@@ -31,10 +31,7 @@ WorkOfOp = Callable[[Op, StepFacts], Work]
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """One simulated step from time 0. long_ns is when its last lane ended.
-
-    operations  how many of the plan it ran, those with nothing to do included
-    """
+    """One simulated step from time 0. long_ns is when its last lane ended."""
 
     long_ns: int
     _plan: StepPlan

@@ -160,6 +160,11 @@ class SmPool:
         return self._keep(_shifted(here.free, tpcs, 1), here.taken, compute=here.compute), None
 
 
+def waves_alone(grid: Grid, sms: int) -> int:
+    """Waves of a grid on an empty device of `sms` SMs; 0 where it never finds a place."""
+    return _seat(grid, sms // PAIR, sms % PAIR).waves
+
+
 def _shifted(free: tuple[int, ...], tpcs: Tpcs, by: int) -> tuple[int, ...]:
     new = list(free)
     for tpc in tpcs:

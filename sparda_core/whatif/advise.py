@@ -16,7 +16,7 @@ from sparda_core.shapes import check_integer
 from sparda_core.whatif.explain import values_now
 from sparda_core.whatif.nearest import Turn, nearest_turn
 from sparda_core.whatif.scenario import Scenario
-from sparda_core.whatif.search import Choices, Found, Option, Report, option_of, search
+from sparda_core.whatif.search import LOCALITY, Choices, Found, Option, Report, option_of, search
 
 #: Options this close in tokens per second are level: the simpler one is named.
 TIE = 0.005
@@ -130,14 +130,14 @@ def advise(
 ) -> Advice:  # fmt: skip
     """Search selector x runtime x slots x engine x CTAs for the load and machine of `base`.
 
-    base          None: the default scenario with the locality "infllm-v2". Knobs that are searched are ignored
+    base          None: the default scenario with the locality LOCALITY. Knobs that are searched are ignored
     batch         rows to decode together; None: as many as serve best
     tokens_per_s  a target: each option takes the smallest batch that reaches it
     report        called with (what, done, total) as it goes on
     Compares time at equal budget, never quality.
     Raises ConfigError for what no combination can be asked; what does not fit is an answer.
     """
-    base, choices = base or Scenario(locality="infllm-v2"), choices or Choices()
+    base, choices = base or Scenario(locality=LOCALITY), choices or Choices()
     target = Target(batch=batch, tokens_per_s=tokens_per_s)
     if base.phase != "decode":
         raise ConfigError(f"phase={base.phase!r}: advice is for decoding; use phase='decode'")

@@ -75,13 +75,13 @@ def values_now(scenario: Scenario) -> dict[str, float]:
     Left out: how long is simulated, and how a row is cut (which changes what is selected, not only when).
     """
     machine = scenario.machine()
-    plan_of = scenario.combination().plan()
+    plan = scenario.combination().plan()
     pinned = {
         "batch": scenario.batch, "context": scenario.context, "budget": scenario.budget, "gpus": scenario.gpus,
-        "resident_layers": plan_of.resident_layers,
+        "resident_layers": plan.resident_layers,
         **dict(_rates(machine)),
     }  # fmt: skip
-    offloads = plan_of.resident_layers < scenario.combination().shape.layers
+    offloads = plan.resident_layers < scenario.combination().shape.layers
     if not offloads:
         del pinned["resident_layers"]
         return {name: float(value) for name, value in pinned.items() if name != "link_gb_s"}
@@ -89,7 +89,7 @@ def values_now(scenario: Scenario) -> dict[str, float]:
         pinned["churn"] = scenario.churn_share()
         if scenario.locality is not None:
             pinned["slots"] = scenario.slot_count()
-    if plan_of.engine == "uva":
+    if plan.engine == "uva":
         pinned["ctas"] = scenario.ctas
         uva = machine.uva if isinstance(machine, GpuProfile) else None
         pinned["in_flight_kib"] = scenario.in_flight_kib or (uva.in_flight_bytes.value / KIB if uva else 0)

@@ -11,6 +11,8 @@ from sparda_core.errors import CapacityError, ConfigError, SpardaError
 from sparda_core.whatif.point import room
 from sparda_core.whatif.scenario import Scenario
 
+#: Where misses come from unless a scenario says so.
+LOCALITY = "infllm-v2"
 #: Rows of one batch at most; a device holds fewer.
 MOST_ROWS = 4096
 #: Called with (what, done, total).

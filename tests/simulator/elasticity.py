@@ -1,4 +1,4 @@
-"""Elasticity: what a compute kernel loses to copy CTAs that hold SMs, by waves of its grid.
+"""What a compute kernel loses to copy CTAs that hold SMs, in closed form: the SM slots of the engine must agree.
 
 The account (an inference from one H200, `docs/design.md` says which measurements carry it): SMs lie in
 pairs, TPCs. A lone copy CTA settles on an SM of a TPC that is wholly free; the neighbouring SM stays

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparda_core.simulator.elasticity import Free, free_beside, slowdown, waves
 from sparda_core.simulator.profile import Grid
 from sparda_core.simulator.sms import SmPool
+from tests.simulator.elasticity import Free, free_beside, slowdown, waves
 
 PRODUCT = Grid(ctas=128, cluster=2)
 grids = st.builds(Grid, ctas=st.integers(1, 600), cluster=st.sampled_from([1, 2, 4]), per_sm=st.integers(1, 3))

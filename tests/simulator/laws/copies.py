@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from sparda_core.plan import Kind, Lane, Op
 from sparda_core.simulator import run
-from sparda_core.simulator.elasticity import slowdown
 from sparda_core.spans import Span
 from sparda_core.work import Work
+from tests.simulator.elasticity import slowdown
 from tests.simulator.laws.law import law
 from tests.simulator.laws.points import machine
 from tests.simulator.scenes import by_kind, facts, plan
