@@ -11,6 +11,8 @@ from sparda_core.published.table import Cell, Mode
 
 #: A step is hit this closely, in seconds.
 _WITHIN_S = 1e-5
+#: Looks after which a function jumps over 0; six have been enough for every cell.
+_MOST_LOOKS = 30
 #: A cell that the host bounds and that comes out this close says nothing about churn.
 _CLOSE = 0.05
 
@@ -65,21 +67,19 @@ def step_s(cell: Cell, assumed: Assumptions) -> float:
     return predicted
 
 
-def root(function: Callable[[float], float], low: float, high: float, *, steps: int = 12) -> float | None:
-    """Where a rising function is 0, by regula falsi (Illinois), within _WITHIN_S; None outside."""
+def root(function: Callable[[float], float], low: float, high: float) -> float | None:
+    """Where a rising function is 0, by regula falsi (Illinois), within _WITHIN_S; None elsewhere or in a jump."""
     at_low, at_high = function(low), function(high)
     if at_low > 0 or at_high < 0:
         return None
     here, side = low, 0
-    for _ in range(steps):
+    for _ in range(_MOST_LOOKS):
         here = (low * at_high - high * at_low) / (at_high - at_low) if at_high > at_low else low
         value = function(here)
         if abs(value) < _WITHIN_S:
-            break
+            return here
         if value < 0:
             low, at_low, at_high, side = here, value, at_high / 2 if side < 0 else at_high, -1
         else:
             high, at_high, at_low, side = here, value, at_low / 2 if side > 0 else at_low, 1
-    return here
-
-
+    return None

@@ -24,7 +24,7 @@ _LAUNCH_S = (1e-6, 60e-6)
 
 @attrs.frozen(kw_only=True)
 class Ranking:
-    """The modes of one batch that have a published time, fastest first."""
+    """The modes of one batch that have a published and a predicted time, fastest first."""
 
     batch: int
     published: tuple[Mode, ...]
@@ -78,7 +78,7 @@ class Report:
 
     @property
     def rankings(self) -> tuple[Ranking, ...]:
-        """By batch; those with one published time and those with a cell that is wrongly out of memory left out."""
+        """By batch, of the cells that have a published and a predicted time; a batch with one such cell is left out."""
         return tuple(self._rankings())
 
     def _rankings(self) -> Iterator[Ranking]:

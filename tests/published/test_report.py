@@ -10,7 +10,7 @@ import pytest
 from sparda_core.errors import ConfigError
 from sparda_core.published import report as study
 from sparda_core.published.cells import Assumptions, CellResult, predict_cell
-from sparda_core.published.inverse import cross_checks, implied_churn
+from sparda_core.published.inverse import cross_checks, implied_churn, root
 from sparda_core.published.report import FITTED, Report, fit_launch, make_report, variations
 from sparda_core.published.table import Cell, Mode, cells
 
@@ -165,3 +165,9 @@ def test_a_profile_that_nothing_fits_into_is_refused_with_the_way_out() -> None:
         fit_launch(small)
     with pytest.raises(ConfigError, match="80 GB"):
         assert make_report(small).errors
+
+
+def test_a_root_is_hit_or_there_is_none() -> None:
+    assert root(lambda x: x**3 - 0.2, 0.0, 1.0) == pytest.approx(0.2 ** (1 / 3), abs=1e-4)
+    assert root(lambda x: x + 1, 0.0, 1.0) is None
+    assert root(lambda x: -1.0 if x < 0.3 else 1.0, 0.0, 1.0) is None, "it jumps over 0"
