@@ -135,13 +135,13 @@ def identity_of(grid: Grid) -> dict[str, Any]:
 
 
 def _digest(name: str, value: Any) -> str | None:
-    """Of a profile its own digest, of another file its content's; None for what is neither."""
+    """Of a profile its own digest, of a locality's file its content's; None for what is neither."""
     from sparda_core.simulator.profile_file import load_profile
 
     try:
         if name == "profile":
             return load_profile(value).digest
-        if isinstance(value, str) and Path(value).is_file():
+        if name == "locality" and isinstance(value, str) and value.endswith(".toml"):
             return hashlib.sha256(Path(value).read_bytes()).hexdigest()[:12]
     except (SpardaError, OSError):
         return "unreadable"  # its points say why

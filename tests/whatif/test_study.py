@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from sparda_core.errors import ConfigError, RecordingError, UnknownNameError
@@ -212,6 +213,24 @@ def test_a_profile_that_has_changed_makes_another_study(asked: list[Scenario], t
     mine.write_text(text.replace('title = "', 'title = "Another '))
     with pytest.raises(ConfigError, match=r"digests\..*mine.toml is '[0-9a-f]{12}' there"):
         run_grid(grid, folder=tmp_path / "out", resume=True)
+
+
+def test_a_file_called_like_a_method_is_none_of_the_study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "forecast").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert set(identity_of(Grid(axes={"batch": (1, 2)}))["digests"]) == {"h200"}
+
+
+def test_a_locality_that_has_changed_makes_another_study(tmp_path: Path) -> None:
+    from sparda_core.simulator.locality_file import load_locality, locality_toml
+
+    mine = tmp_path / "mine.toml"
+    grid = Grid(base=Scenario(locality=str(mine)), axes={"batch": (1, 2)})
+    told = []
+    for title in ("one", "another"):
+        mine.write_text(locality_toml(attrs.evolve(load_locality("hisparse"), title=title)))
+        told.append(identity_of(grid)["digests"][str(mine)])
+    assert told[0] != told[1]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(asked: list[Scenario], tmp_path: Path) -> None:
