@@ -156,8 +156,9 @@ def _h2d_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
 
 def _d2h_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
     link, law = profile.link.d2h_bytes_per_s.value, profile.copy_engine
-    by_engine = moves(op) and needs_host_list(engine) and law is not None and work.pieces
-    return law.bytes_per_s(work.d2h_bytes / work.pieces, link) if by_engine and law else link
+    if law is None or not (moves(op) and needs_host_list(engine) and work.pieces):
+        return link
+    return law.bytes_per_s(work.d2h_bytes / work.pieces, link)
 
 
 def _copy_ctas(profile: GpuProfile, op: Op, work: Work) -> tuple[Grid, tuple[tuple[float, float], ...]]:

@@ -76,15 +76,17 @@ def _best_tile(given: Labels, rows: Sequence[Row], ranked: Sequence[Row], drawn:
     if ranked:
         winner = ", ".join(short(ranked[0].labels[name]) for name in free)
         return Tile(given=given, number=drawn.of(ranked[0]), winner=winner, status=Status.FITS, name=winner)
-    short_of = any(row.status == Status.NO_MEMORY for row in rows)
-    return Tile(given=given, number=None, winner="", status=Status.NO_MEMORY if short_of else Status.IMPOSSIBLE)
+    return _no_tile(given, rows)
 
 
 def _pair_tile(given: Labels, first: Row | None, second: Row | None, speedup: float | None) -> Tile:
     if speedup is not None:
         return Tile(given=given, number=speedup, winner="second" if speedup > 1 else "first", status=Status.FITS)
-    sides = [row for row in (first, second) if row is not None]
-    short_of = any(row.status == Status.NO_MEMORY for row in sides)
+    return _no_tile(given, [row for row in (first, second) if row is not None])
+
+
+def _no_tile(given: Labels, rows: Sequence[Row]) -> Tile:
+    short_of = any(row.status == Status.NO_MEMORY for row in rows)
     return Tile(given=given, number=None, winner="", status=Status.NO_MEMORY if short_of else Status.IMPOSSIBLE)
 
 
