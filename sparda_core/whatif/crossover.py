@@ -21,6 +21,8 @@ from sparda_core.whatif.study import Report
 SCAN = 13
 #: How closely a crossover of a real number is known.
 TOLERANCE = 0.01
+#: The same beside 0, from which nothing is far in proportion: a share of where the search began.
+NEAR_ZERO = 1e-6
 #: Speeds closer than this are equal: less than what whole nanoseconds can tell apart in a short step.
 EQUAL = 1e-6
 
@@ -87,7 +89,8 @@ def crossover(
     """Where `a` stops, or starts, beating `b` by the factor `lead` in tokens/s as `knob` goes from low to high.
 
     Bracketed on `scan` values (by equal factors where low > 0), then bisected until neighbours differ by no more than
-    `tolerance` of the value, or by one for a whole-number knob. Where only one of the two fits into memory, it wins.
+    `tolerance` of the value (beside 0: a millionth of the bracket), or by one for a whole-number knob. Where only one
+    of the two fits into memory, it wins.
     raises  UnknownNameError, ConfigError: no number to vary, low >= high, or a name or pair that never works
     """
     found = knob_named(knob)
@@ -159,7 +162,7 @@ def _bisect(judge: _Judge, ends: Sequence[Any], winners: Sequence[Winner], toler
     """Narrow a bracket down to one change; a third winner in the middle is taken as changed."""
     (low, high), (before, after) = ends, winners
     whole = judge.knob.kind is int
-    while high - low > (1 if whole else tolerance * abs(high)):
+    while high - low > (1 if whole else tolerance * high if low else NEAR_ZERO * ends[1]):
         middle = (low + high) // 2 if whole else (low * high) ** 0.5 if low > 0 else (low + high) / 2
         winner = judge(middle)
         if winner == before:

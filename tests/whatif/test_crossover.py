@@ -61,6 +61,21 @@ def test_none_in_range_says_who_wins_throughout(speeds: Speeds) -> None:
     assert got.told("prefetching", "waiting") == "none in range: prefetching from 1 to 60"
 
 
+def test_a_change_that_begins_right_beside_0_is_not_looked_for_for_ever(speeds: Speeds) -> None:
+    asked: list[float] = []
+
+    def formula(scenario: Scenario) -> Any:
+        churn = scenario.churn_share()
+        asked.append(churn)
+        return prediction(2.0 if churn and scenario.runtime == "offload-prefetch" else 1.0)
+
+    speeds(formula)
+    (got,) = crossover(A, B, "churn", 0.0, 0.2).crossings
+    assert (got.low, got.before, got.after) == (0.0, Winner.EQUAL, Winner.FIRST)
+    assert 0 < got.at < 1e-6
+    assert len(asked) < 100
+
+
 def test_a_whole_number_is_bisected_to_neighbours(speeds: Speeds) -> None:
     speeds(lambda s: prediction(s.batch if s.runtime == "offload-prefetch" else 20.5))
     (got,) = crossover(A, B, "batch", 1, 64).crossings
