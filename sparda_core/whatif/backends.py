@@ -82,7 +82,8 @@ def _results(joblib: Any, jobs: int, function: Callable[[A], B], tasks: Iterable
         queue = itertools.takewhile(lambda _: not stopped.is_set(), tasks)
         if kind.supports_return_generator:
             parallel = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator")
-            results = parallel(joblib.delayed(function)(task) for task in queue)
+            with _born_deaf():
+                results = parallel(joblib.delayed(function)(task) for task in queue)
             try:
                 yield from results
             finally:
@@ -114,6 +115,22 @@ def _gentle_stop() -> Iterator[threading.Event]:
     before = signal.signal(signal.SIGINT, stop)
     try:
         yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _born_deaf() -> Iterator[None]:
+    """Processes started meanwhile ignore Ctrl-C from birth: one that comes up when it is pressed would die of it.
+
+    For that moment this process ignores it, too.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only that one may set a handler
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -162,7 +179,10 @@ def _processes(jobs: int, _address: str | None) -> contextlib.AbstractContextMan
 
 
 def _leave_ctrl_c_to_the_parent() -> None:
-    """A terminal interrupts its whole group; workers would each print a traceback, and the parent ends them anyway."""
+    """A terminal interrupts its whole group; workers would each print a traceback, and the parent ends them anyway.
+
+    For workers that take another's place later on; the first ones are born deaf.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -209,12 +209,22 @@ def held(scenario):
     return usual(scenario)
 Scenario.predict = held
 """
+#: The same, and of the workers all but the first are slow to come up: they begin when the gate is open.
+TARDY = """
+import os, sys, time
+if "loky" in " ".join(sys.orig_argv) and "tracker" not in " ".join(sys.orig_argv):
+    try:
+        os.close(os.open(os.environ["SPARDA_TEST_GATE"] + "-first", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        while not os.path.exists(os.environ["SPARDA_TEST_GATE"]):
+            time.sleep(0.01)
+"""
 
 
-def started(out: Path, code: Path, gate: Path) -> subprocess.Popen[str]:
+def started(out: Path, code: Path, gate: Path, site: str) -> subprocess.Popen[str]:
     """`sparda whatif` on two processes, in a group of its own; a quarter of its rows is done, half waits for `gate`."""
     code.mkdir()
-    (code / "sitecustomize.py").write_text(SLOW)
+    (code / "sitecustomize.py").write_text(site)
     command = [sys.executable, "-m", "sparda_core.cli.main", "whatif", *GRID, "--jobs", "2", "--out", str(out)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(code), str(ROOT)]), "SPARDA_TEST_GATE": str(gate)}
     run = subprocess.Popen(
@@ -228,13 +238,16 @@ def started(out: Path, code: Path, gate: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.usefixtures("by_formula")
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("kill", "site"), [(signal.SIGINT, SLOW), (signal.SIGINT, TARDY + SLOW), (signal.SIGKILL, SLOW)],
+    ids=["interrupted", "interrupted while a worker comes up", "killed"],
+)  # fmt: skip
 def test_a_run_that_is_stopped_leaves_its_rows_and_goes_on(
-    kill: signal.Signals, capsys: Captured, tmp_path: Path
+    kill: signal.Signals, site: str, capsys: Captured, tmp_path: Path
 ) -> None:
     pytest.importorskip("joblib")
     out, gate = tmp_path / "out", tmp_path / "gate"
-    run = started(out, tmp_path / "code", gate)
+    run = started(out, tmp_path / "code", gate, site)
     os.killpg(run.pid, kill)
     gate.touch()
     _, err = run.communicate(timeout=300)
@@ -243,7 +256,7 @@ def test_a_run_that_is_stopped_leaves_its_rows_and_goes_on(
     rows = whole.count(b"\n")
     assert 64 <= rows < 256
     if kill == signal.SIGINT:
-        assert run.returncode == 130
+        assert run.returncode == 130, err
         assert err == f"sparda: interrupted; {rows} of 256 rows are in {out}: --resume goes on\n"
         assert whole == before
     got = whatif(capsys, *GRID, "--jobs", "1", "--out", out, "--resume")
