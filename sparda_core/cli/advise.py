@@ -13,6 +13,7 @@ from sparda_core.cli.parser import number
 from sparda_core.cli.predict_tables import rate
 from sparda_core.cli.screen import seconds, show_json, show_table, size
 from sparda_core.files import check_place, csv_text, write_whole
+from sparda_core.whatif.reading import readable
 from sparda_core.whatif.search import Choices
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _recommended(best: Option) -> list[tuple[str, str]]:
     if at.runtime != "resident":
         rows += [
             ("slots", f"{at.slot_count()} blocks ({at.slot_factor:g} x budget), {at.policy}"),
-            ("engine", f"{at.engine}, {at.ctas} CTAs" if at.engine == "uva" else str(at.engine)),
+            ("engine", f"{at.engine}, {at.ctas} CTA{'s' * (at.ctas > 1)}" if at.engine == "uva" else str(at.engine)),
         ]
     return [
         *rows, ("tokens/s", rate(best.tokens_per_s)), ("step", seconds(best.step_s)), ("bound by", best.bound),
@@ -184,7 +185,8 @@ def _verdict(got: Advice) -> list[tuple[str, str]]:
         if turn.value is None:
             rows.append((f"flips with {turn.knob}", f"never: {turn.why}"))
         else:
-            rows.append((f"flips with {turn.knob}", f"at {turn.value:.4g} (now {turn.at:.4g}), to {turn.then}"))
+            at_value = f"at {readable(turn.value)} (now {readable(turn.at)}), to {turn.then}"
+            rows.append((f"flips with {turn.knob}", at_value))
     return rows
 
 
