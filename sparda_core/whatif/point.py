@@ -128,6 +128,11 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
                 steady=scenario.steps is None,
             )  # fmt: skip
     churn = 0.0 if still else scenario.churn_share()
+    if churn * pair.spec.budget > pair.spec.free + 1e-9:
+        raise ConfigError(
+            f"churn={churn:g} must be <= {pair.spec.free / pair.spec.budget:.4g}: of budget={pair.spec.budget} only "
+            f"{pair.spec.free} blocks are free to change; lower churn, sink or local, or raise budget"
+        )
     once = _steady(pair.shape, pair.spec, scenario.batch, scenario.context, churn, plan.resident_layers, slots)
     return (once,) * (scenario.steps or 1)
 

@@ -329,7 +329,7 @@ def test_a_row_that_fits_into_its_budget_misses_nothing(misses: dict[str, Any]) 
 
 @pytest.mark.parametrize(("selector", "wants"), [("dense", "budget=256, local=32"), ("window", "budget=96, local=94")])
 def test_a_combination_of_ones_own_is_told_the_blocks_that_its_selector_attends_to(selector: str, wants: str) -> None:
-    load = {"batch": 16, "context": BASE.context, "churn": 0.1}
+    load: dict[str, Any] = {"batch": 16, "context": BASE.context, "churn": 0.1}
     pair = compose(named_shape(BASE.shape), selector, "resident", spec=BASE.spec(), runtime_options={"engine": "uva"})
     with pytest.raises(ConfigError, match=f"compose it under {wants}"):
         pair.predict("h200", **load)
