@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparda_core.cli.knobs import add_knobs, scenario_of
 from sparda_core.cli.options import POSITIVE, add_json
-from sparda_core.cli.parser import number
+from sparda_core.cli.parser import Parser, number
 from sparda_core.cli.predict_tables import rate
 from sparda_core.cli.screen import seconds, show_json, show_table, size
 from sparda_core.files import check_place, csv_text, write_whole
@@ -29,7 +29,7 @@ SEARCHED = (
 LOCALITY = "infllm-v2"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of `sparda advise`."""
     target = parser.add_argument_group("target (neither: as many tokens per second as can be)")
     target.add_argument("--batch", type=POSITIVE, metavar="ROWS", help="sequences to decode together")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tried, usual = parser.add_argument_group("what is tried"), Choices()
     for name, kind, values, text in (
-        ("selectors", str, usual.selectors, "selectors"), ("runtimes", str, usual.runtimes, "runtimes"),
+        ("selectors", str, usual.selectors, "names"), ("runtimes", str, usual.runtimes, "names"),
         ("slot_factors", float, usual.slot_factors, "device slots, in multiples of the budget"),
         ("engines", str, None, "ways to move blocks (default: all of the profile)"),
         ("ctas", int, usual.ctas, "thread blocks of a copy kernel (uva)"),
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     add_knobs(parser, leave_out=SEARCHED)
     parser.set_defaults(locality=LOCALITY)
+    parser.explain({"locality": "how blocks come back, by name or file: misses follow from slots and policy"})
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the best of each pair, a line each")
     add_json(parser)
 

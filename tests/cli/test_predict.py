@@ -66,7 +66,7 @@ def test_tables_say_that_nothing_was_measured(capsys: Captured) -> None:
         assert words in out
 
 
-def test_a_point_that_does_not_fit_gets_no_time(capsys: Captured) -> None:
+def test_a_point_that_does_not_fit_gets_no_time(capsys: Captured, tmp_path: Path) -> None:
     got = predict(capsys, "--batch", "4096", "--context", "1000000")
     assert got["feasible"] is False
     assert "out of memory" in got["problem"]
@@ -74,6 +74,9 @@ def test_a_point_that_does_not_fit_gets_no_time(capsys: Captured) -> None:
     assert main(["predict", *ASKED, "--batch", "4096", "--context", "1000000"]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out
+    assert main(["predict", *ASKED, "--context", "10000000", "--trace", str(tmp_path / "trace.json")]) == 0
+    assert "no trace" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
     assert got["problem"] in " ".join(out.split()), "the way out is not cut off"
     assert "tokens/s" not in out
 
