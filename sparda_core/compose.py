@@ -190,6 +190,13 @@ class Combination:
             raise ConfigError(
                 f"batch={batch}, context={context}, churn={churn}: give all three, or facts of recorded steps"
             )
+        cut = self.selector.cut(self.spec, context)
+        if cut != self.spec:
+            given, wants = (f"budget={one.budget}, local={one.local}" for one in (self.spec, cut))
+            raise ConfigError(
+                f"selector={self.selector.name!r} cannot be predicted at context={context} under {given}; "
+                f"compose it under {wants}"
+            )
         return steady_facts(
             shape=self.shape, spec=self.spec, batch=batch, context=context, churn=churn,
             resident_layers=plan.resident_layers, slots=self.runtime.slot_count(self.spec),

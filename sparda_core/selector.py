@@ -55,6 +55,13 @@ class Selector(abc.ABC):
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Work of one of its own operations."""
 
+    def cut(self, spec: BlockSpec, tokens: int) -> BlockSpec:
+        """The cut under which this method attends to rows of `tokens` tokens where others get `spec`.
+
+        Most leave it as it is; one that takes everything wants room for it, one that never chooses has no free blocks.
+        """
+        return spec
+
     @abc.abstractmethod
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, fresh for one session; imports torch here and not before."""

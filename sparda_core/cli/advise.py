@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparda_core.cli.knobs import add_knobs, scenario_of
 from sparda_core.cli.options import POSITIVE, add_json
-from sparda_core.cli.parser import number
+from sparda_core.cli.parser import Parser, number
 from sparda_core.cli.predict_tables import rate
 from sparda_core.cli.screen import seconds, show_json, show_table, size
 from sparda_core.files import check_place, csv_text, write_whole
+from sparda_core.whatif.reading import readable
 from sparda_core.whatif.search import LOCALITY, Choices
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SEARCHED = (
 )  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of `sparda advise`."""
     target = parser.add_argument_group("target (neither: as many tokens per second as can be)")
     target.add_argument("--batch", type=POSITIVE, metavar="ROWS", help="sequences to decode together")
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tried, usual = parser.add_argument_group("what is tried"), Choices()
     for name, kind, values, text in (
-        ("selectors", str, usual.selectors, "selectors"), ("runtimes", str, usual.runtimes, "runtimes"),
+        ("selectors", str, usual.selectors, "names"), ("runtimes", str, usual.runtimes, "names"),
         ("slot_factors", float, usual.slot_factors, "device slots, in multiples of the budget"),
         ("engines", str, None, "ways to move blocks (default: all of the profile)"),
         ("ctas", int, usual.ctas, "thread blocks of a copy kernel (uva)"),
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     add_knobs(parser, leave_out=SEARCHED)
     parser.set_defaults(locality=LOCALITY)
+    parser.explain({"locality": "how blocks come back, by name or file: misses follow from slots and policy"})
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the best of each pair, a line each")
     add_json(parser)
 
@@ -164,7 +166,7 @@ def _recommended(best: Option) -> list[tuple[str, str]]:
     if at.runtime != "resident":
         rows += [
             ("slots", f"{at.slot_count()} blocks ({at.slot_factor:g} x budget), {at.policy}"),
-            ("engine", f"{at.engine}, {at.ctas} CTAs" if at.engine == "uva" else str(at.engine)),
+            ("engine", f"{at.engine}, {at.ctas} CTA{'s' * (at.ctas > 1)}" if at.engine == "uva" else str(at.engine)),
         ]
     return [
         *rows, ("tokens/s", rate(best.tokens_per_s)), ("step", seconds(best.step_s)), ("bound by", best.bound),
@@ -183,7 +185,8 @@ def _verdict(got: Advice) -> list[tuple[str, str]]:
         if turn.value is None:
             rows.append((f"flips with {turn.knob}", f"never: {turn.why}"))
         else:
-            rows.append((f"flips with {turn.knob}", f"at {turn.value:.4g} (now {turn.at:.4g}), to {turn.then}"))
+            at_value = f"at {readable(turn.value)} (now {readable(turn.at)}), to {turn.then}"
+            rows.append((f"flips with {turn.knob}", at_value))
     return rows
 
 

@@ -23,7 +23,7 @@ BAD_INPUT, DEFECT, INTERRUPTED = 2, 1, 130
 COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "measure every selector under every runtime on one text: quality, time, prediction"),
     "generate": ("generate", "continue a prompt under one selector and runtime"),
-    "predict": ("predict", "predict a decode step on a machine; needs neither the machine nor weights"),
+    "predict": ("predict", "predict a decode step or a prefill on a machine; needs neither the machine nor weights"),
     "whatif": ("whatif", "predict a grid of points: what wins where, and where one choice stops beating another"),
     "advise": ("advise", "say which combination serves a model on a machine best, and whether offloading pays"),
     "calibrate": ("calibrate", "measure this machine and write a profile that predict reads"),
@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
     "train": ("train", "train Forecast projections for a model"),
     "methods": ("methods", "list selectors and runtimes, and which of them fit together"),
-    "profile": ("profile", "list, show or check hardware profiles"),
+    "profile": ("profile", "list, show, start or check hardware profiles"),
 }
 
 #: Packages that only some commands need, and the extra that brings each.

@@ -16,6 +16,8 @@ class Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         silent = action.default is None or action.default is False or action.default == []
+        if isinstance(action.default, tuple):
+            return f"{action.help} (default: {','.join(map(str, action.default))})"
         return action.help if silent else super()._get_help_string(action)
 
 

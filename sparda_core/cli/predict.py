@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparda_core import files
 from sparda_core.cli.knobs import add_knobs, scenario_of
 from sparda_core.cli.options import add_json
-from sparda_core.cli.screen import show_json
+from sparda_core.cli.screen import console, show_json
 from sparda_core.files import check_place, write_whole
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
             check_place(file)
     got = scenario.predict()
     why = explain(scenario) if args.explain and got.feasible else None
-    if args.trace is not None and got.feasible:
+    if args.trace is not None and not got.feasible:
+        console(sys.stderr).print(f"no trace in {args.trace}: the point does not fit into memory", markup=False)
+    elif args.trace is not None:
         from sparda_core.simulator.observe import traced
         from sparda_core.trace import write_trace
 

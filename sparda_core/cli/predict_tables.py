@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparda_core.cli.screen import seconds, show_table, size
+from sparda_core.cli.screen import say, seconds, show_table, size
+from sparda_core.simulator.profile import moves
+from sparda_core.whatif.reading import readable
 
 if TYPE_CHECKING:
     from sparda_core.simulator.predict import Prediction
@@ -23,7 +25,7 @@ def show_prediction(scenario: Scenario, got: Prediction, why: Explanation | None
     """Tables of one prediction, or of the memory that it lacks."""
     title = title_of(scenario, got)
     if got.problem is not None:
-        show_table(f"{title}: does not fit", ("",), [[str(got.problem)]])
+        say(f"{title}: does not fit", str(got.problem))
     else:
         _figures(title, scenario, got)
         if why is not None:
@@ -38,9 +40,13 @@ def title_of(scenario: Scenario, got: Prediction) -> str:
     if scenario.phase == "prefill":
         of = f"prefill of {scenario.context} tokens in chunks of {scenario.chunk} ({scenario.prefill})"
     gpus = f"{scenario.gpus} x " if scenario.gpus > 1 else ""
-    return (
-        f"{scenario.shape} on {gpus}{got.provenance['profile']}: {plan.selector} x {plan.runtime} ({plan.engine}), {of}"
-    )
+    pair = f"{plan.selector} x {plan.runtime}"
+    if any(moves(op) for op in plan):
+        pair += f" ({plan.engine})"
+    slots = got.facts[0].slots
+    if slots > got.facts[0].budget:
+        of += f", {slots} slots ({scenario.policy})"
+    return f"{scenario.shape} on {gpus}{got.provenance['profile']}: {pair}, {of}"
 
 
 def rate(tokens_per_s: float) -> str:
@@ -56,7 +62,7 @@ def _figures(title: str, scenario: Scenario, got: Prediction) -> None:
         ("exposed", seconds(got.exposed_s)),
     ]  # fmt: skip
     if scenario.phase == "decode":
-        rows += [("blocks moved", f"{got.misses:.4g}"), ("of these late", f"{got.late_blocks:.4g}")]
+        rows += [("blocks moved", readable(got.misses)), ("of these late", readable(got.late_blocks))]
     rows.append(("bound by", got.bound))
     if got.steps > 1:
         rows.insert(1, (f"all {got.steps} {step}s", seconds(got.total_s)))
@@ -89,8 +95,7 @@ def _turn_row(turn: Turn) -> tuple[str, ...]:
 
 
 def _value(knob: str, value: float) -> str:
-    text = f"{value:.0f}" if value == round(value) else f"{value:.4g}"
-    return f"{text} {UNITS.get(knob, '')}".strip()
+    return f"{readable(value)} {UNITS.get(knob, '')}".strip()
 
 
 def _memory(scenario: Scenario, got: Prediction) -> None:

@@ -108,10 +108,12 @@ def numbers(part: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _bases(profile: Profile) -> list[str]:
+    from sparda_core.simulator.quantity import Basis
+
     counts: dict[str, int] = {}
     for basis in profile.bases().values():
         counts[basis] = counts.get(basis, 0) + 1
-    return [f"{count} {basis}" for basis, count in counts.items()]
+    return [f"{counts[basis]} {basis}" for basis in Basis if basis in counts]
 
 
 def _document(profile: Profile) -> dict[str, Any]:

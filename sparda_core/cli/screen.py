@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sparda_core.whatif.reading import readable
+
 #: Columns of a table that is read by a file or a pipe, which has no width of its own.
 PIPE_WIDTH = 160
 
@@ -46,17 +48,25 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
         out.print()
 
 
+def say(title: str, text: str) -> None:
+    """Print a title and a sentence, broken between words where they are longer than the screen."""
+    out = console()
+    out.print(Text(title, style="bold"))
+    out.print(Text(text))
+    out.print()
+
+
 def _numeric(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def cell(value: Any) -> str:
-    """One value as text: four figures of a float, `-` for nothing, yes or no."""
+    """One value as text: four figures of a float or more (`readable`), `-` for nothing, yes or no."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return readable(value) if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def seconds(value: float | None) -> str:

@@ -137,7 +137,8 @@ def _tables(reports: dict[str, Report]) -> None:
 
     names = list(reports)
     by_name = [cell_rows(report) for report in reports.values()]
-    columns = ["batch", "mode", "published", *(word for _ in names for word in ("predicted", "error"))]
+    heads = {PLAIN: "nothing fitted", FITTED: "launch fitted"}
+    columns = ["batch", "mode", "published", *(word for name in names for word in (heads[name], "error"))]
     body = [
         [rows[0]["batch"], rows[0]["mode"], _figure(rows[0]), *_figures(rows)] for rows in zip(*by_name, strict=True)
     ]
@@ -145,7 +146,10 @@ def _tables(reports: dict[str, Report]) -> None:
     lines = ("cells_judged", "median_abs_error", "max_abs_error", "winners_right", "batches_judged", "pairs_in_order",
              "pairs", "memory_right", "memory_cells")  # fmt: skip
     sums = [summary(report) for report in reports.values()]
-    show_table("In short", ("", *names), [(line.replace("_", " "), *(one[line] for one in sums)) for line in lines])
+    show_table("In short", ("", *names), [
+        (line.replace("_", " "), *(_share(one[line]) if line.endswith("_error") else one[line] for one in sums))
+        for line in lines
+    ])  # fmt: skip
     _ratios(sums[-1])
 
 
@@ -184,6 +188,10 @@ def _ratios(found: dict[str, Any]) -> None:
         ("batch", "published", "predicted", "right", "over sync", "predicted", "prefetch", "predicted"), rows,
         notes=[note],
     )  # fmt: skip
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"
 
 
 def _figure(row: dict[str, Any]) -> str:

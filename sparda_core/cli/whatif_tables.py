@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Lines of a table that a person still reads.
 MOST_LINES = 40
+STATUS_WORDS: dict[str, str] = {Status.FITS: "fit", Status.NO_MEMORY: "out of memory"}
 FIGURES = ("tokens/s", "step", "exposed", "device memory", "bound by")
 
 
@@ -81,7 +82,7 @@ def _crossovers(asked: Question, found: Sequence[Found]) -> None:
 def _reasons(study: Study, folder: Path | None) -> None:
     counts = study.counts
     notes = [f"Predicted, not measured. {len(study.rows)} points: " + ", ".join(
-        f"{count} {status}" for status, count in counts.items()) + "."]  # fmt: skip
+        f"{count} {STATUS_WORDS.get(status, status)}" for status, count in counts.items()) + "."]  # fmt: skip
     marked = sum(row.extrapolated is not None for row in study.rows)
     if marked:
         notes.append(f"{marked} points lie outside what the profile's numbers were measured for.")

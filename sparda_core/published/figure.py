@@ -49,6 +49,7 @@ def _bars(axes: Axes, report: Report) -> None:
             if result.cell.out_of_memory:
                 axes.annotate("oom", (x, 0), ha="center", va="bottom", fontsize=7, rotation=90)
     axes.plot([], [], "kD", markersize=5, label="predicted (hollow: no time published)")
+    axes.plot([], [], " ", label="oom: published as out of memory")
     axes.set_xticks(range(len(BATCHES)), [str(batch) for batch in BATCHES])
     axes.set_xlabel("batch")
     axes.set_ylabel("decode tokens/s")
@@ -70,14 +71,18 @@ def _scatter(axes: Axes, report: Report) -> None:
         fitted = (result.cell.batch, result.cell.mode) == report.fitted
         marker = "*" if fitted else "o"
         axes.plot(published, predicted, marker, color=COLOURS[result.cell.mode], markersize=11 if fitted else 6)
-        axes.annotate(str(result.cell.batch), (published, predicted), fontsize=7, xytext=(4, -8),
-                      textcoords="offset points")  # fmt: skip
+        above = result.cell.mode == Mode.PREFETCH
+        axes.annotate(
+            str(result.cell.batch), (published, predicted), fontsize=7, xytext=(-5, 5) if above else (5, -5),
+            textcoords="offset points", ha="right" if above else "left", va="bottom" if above else "top",
+        )  # fmt: skip
     if report.fitted is not None:
         axes.plot([], [], "*", color=COLOURS[report.fitted[1]], markersize=11, label="fitted to this cell")
     for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
         scale("log", base=2)
         axis.set_major_locator(FixedLocator(TICKS))
         axis.set_major_formatter("{x:.0f}")
+    axes.set_title("numbers: batch", fontsize=8)
     axes.set_xlabel("published tokens/s")
     axes.set_ylabel("predicted tokens/s")
     axes.legend(fontsize=8)

@@ -21,6 +21,10 @@ class Dense(ListingDeclaration):
     name: ClassVar[str] = "dense"
     lead = None
 
+    def cut(self, spec: BlockSpec, tokens: int) -> BlockSpec:
+        """A budget that holds every block."""
+        return spec.with_budget(max(spec.budget, spec.block_count(tokens)))
+
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.dense import BoundDense

@@ -22,6 +22,10 @@ class Window(ListingDeclaration):
     name: ClassVar[str] = "window"
     lead = None
 
+    def cut(self, spec: BlockSpec, tokens: int) -> BlockSpec:
+        """A band that takes the whole budget."""
+        return attrs.evolve(spec, local=max(spec.local, spec.budget - spec.sink - 1))
+
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.window import BoundWindow

@@ -126,7 +126,7 @@ class GpuProfile(Profile):
         """
         if not self.extrapolate and (outside := self.outside(op, work, plan=plan, tokens=tokens)):
             raise ProfileError(
-                f"op {op.name!r} is outside the calibrated domain of profile {self.name!r}: {'; '.join(outside)}; "
+                f"op {str(op.name)!r} is outside the calibrated domain of profile {self.name!r}: {'; '.join(outside)}; "
                 "--extrapolate accepts it"
             )
         price = gpu_price.transfer_price if moves(op) else gpu_price.kernel_price

@@ -18,7 +18,7 @@ from sparda_core.whatif.figures import COLOURS, MARKERS, axis_label, new_figure
 from sparda_core.whatif.frontier import Between, Pair, pairs
 from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.plots import title_of
-from sparda_core.whatif.reading import Sheet
+from sparda_core.whatif.reading import Sheet, readable
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.whatif.study import Report, Study
 
@@ -111,7 +111,7 @@ def _by_pool(study: Study) -> Sheet:
 
 def _spread(values: Sequence[float | None]) -> str | None:
     real = [value for value in values if value is not None]
-    low, high = (f"{value:.3g}" for value in (min(real), max(real))) if real else ("", "")
+    low, high = (readable(float(f"{value:.3g}")) for value in (min(real), max(real))) if real else ("", "")
     return None if not real else low if low == high else f"{low} to {high}"
 
 
@@ -227,7 +227,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def lookahead_figures(study: Study) -> dict[str, Figure]:
-    """The gain over the batch, one panel a link (or one panel), one line a pool; dashed where it begins to pay."""
+    """The gain over the batch, one panel a link (or one panel), one line a pool; dotted where it begins to pay."""
     panels = next((axis for axis in study.grid.axes if axis.name in (LINK, GENERATION)), None)
     labels = panels.labels if panels is not None else (None,)
     figure = new_figure(3.4 * len(labels) + 1.2, 4.4)
@@ -248,7 +248,7 @@ def lookahead_figures(study: Study) -> dict[str, Figure]:
                 *zip(*line, strict=True) if line else ([], []), color=COLOURS[turn], marker=MARKERS[turn],
                 linewidth=1.6 if turn else 5.0, alpha=1.0 if turn else 0.5, markersize=5, label=name,
             )  # fmt: skip
-        axes.axhline(PAYS, color="black", linestyle=":", linewidth=1)
+        axes.axhline(PAYS, color="black", linestyle=":", linewidth=1, label=f"pays: {PAYS:g} times")
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_xscale("log", base=2)
         batches = study.grid.axis("batch").labels

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.whatif.reading import readable
 from sparda_core.whatif.scenario import Scenario
 
 #: Knobs that are worth asking, with the values between which one looks.
@@ -89,18 +90,18 @@ def _turn(answers: _Answers, at: float, limit: float, now: str) -> tuple[float |
     same, factor = at, FIRST_LOOK
     while True:
         if limit == same:
-            return None, f"{same:.4g}"
+            return None, readable(same)
         value = min(at * factor, limit) if limit > at else max(at / factor, limit)
         if answers.whole:
             value = float(math.ceil(value) if limit > at else math.floor(value))
         if value == same:
-            return None, f"{same:.4g}"
+            return None, readable(same)
         there = answers.at(value)
         if there is None:
             # The last value that has an answer may have another one already.
             value, refused = _bisect(lambda x: answers.at(x) is not None, same, value, whole=answers.whole)
             if value == same or answers.at(value) == now:
-                return None, f"{value:.4g} ({answers.why[refused]} beyond)"
+                return None, f"{readable(value)} ({answers.why[refused]} beyond)"
         if answers.at(value) != now:
             return _bisect(lambda x: answers.at(x) == now, same, value, whole=answers.whole)[1], ""
         same, factor = value, 2 * factor

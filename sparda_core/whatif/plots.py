@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Knobs that a title names even at their defaults.
-ALWAYS_TOLD = ("shape", "profile", "batch", "context")
+ALWAYS_TOLD = ("shape", "profile", "batch", "context", "selector", "runtime")
 TITLE_WIDTH = 110
 Labels = Mapping[str, Any]
 

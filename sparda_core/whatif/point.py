@@ -41,19 +41,27 @@ def predict_point(scenario: Scenario) -> Prediction:
         raise ConfigError(f"ctas={scenario.ctas} must be a multiple of cluster={scenario.cluster}, which starts whole")
     return predict(
         plan, facts_of(scenario, pair, plan), context=context_of(scenario, pair, machine), selector=pair.selector,
-        profile=machine, notes=notes_of(scenario, pair.shape),
+        profile=machine, notes=notes_of(scenario, pair),
     )  # fmt: skip
 
 
 def combination_of(scenario: Scenario) -> Combination:
-    """See Scenario.combination. Made once for equal knobs, since looking a name up means asking every distribution."""
+    """See Scenario.combination."""
+    asked = scenario.spec()
+    pair = _under(scenario, asked)
+    cut = pair.selector.cut(asked, scenario.context + (scenario.steps or 1) - 1)
+    return pair if cut == asked else _under(scenario, cut)
+
+
+def _under(scenario: Scenario, spec: BlockSpec) -> Combination:
+    """The combination under a cut; made once for equal knobs, since looking a name up asks every distribution."""
     options = {
-        "engine": scenario.engine or scenario.machine().engines[0], "slots": scenario.slot_count(),
+        "engine": scenario.engine or scenario.machine().engines[0], "slots": scenario.slot_count(spec.budget),
         "policy": scenario.policy, "resident_layers": scenario.resident_layers,
     }  # fmt: skip
     added = SELECTORS.added(scenario.selector), RUNTIMES.added(scenario.runtime)
     return _combination(
-        named_shape(scenario.shape), scenario.spec(), scenario.selector, scenario.selector_options, scenario.lead,
+        named_shape(scenario.shape), spec, scenario.selector, scenario.selector_options, scenario.lead,
         scenario.runtime, tuple(options.items()), added,
     )  # fmt: skip
 
@@ -95,7 +103,7 @@ def context_of(scenario: Scenario, pair: Combination, machine: Profile) -> WorkC
 
 def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[StepFacts]:
     """Facts of the steps to predict, one after another; of prefill the chunks of one row, as rows are read in turn."""
-    slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    slots = scenario.slot_count(pair.spec.budget) if plan.resident_layers < pair.shape.layers else 0
     if scenario.phase == "prefill":
         from sparda_core.simulator.prefill_facts import prefill_facts
 
@@ -107,16 +115,25 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
         return prefill_facts(
             pair.shape, pair.spec, tokens=scenario.context, chunk=scenario.chunk, mode=scenario.prefill, slots=slots
         )
+    still = unmoved(scenario, pair)
     # What does not fit needs no misses: they take longest where there are most slots.
-    if scenario.locality is not None and room(scenario)[1] is None:
-        return _played(
-            locality_of(scenario), shape=pair.shape, spec=pair.spec, batch=scenario.batch, context=scenario.context,
-            slots=scenario.slot_count(), policy=scenario.policy, resident_layers=plan.resident_layers,
-            steps=scenario.steps or 1, seed=scenario.seed, steady=scenario.steps is None,
-        )  # fmt: skip
-    once = _steady(
-        pair.shape, pair.spec, scenario.batch, scenario.context, scenario.churn_share(), plan.resident_layers, slots
-    )
+    if scenario.locality is not None and pair.spec.free and room(scenario)[1] is None:
+        model = locality_of(scenario)
+        model.check(pair.spec, scenario.context)
+        if not still:
+            return _played(
+                model, shape=pair.shape, spec=pair.spec, batch=scenario.batch, context=scenario.context,
+                slots=scenario.slot_count(pair.spec.budget), policy=scenario.policy,
+                resident_layers=plan.resident_layers, steps=scenario.steps or 1, seed=scenario.seed,
+                steady=scenario.steps is None,
+            )  # fmt: skip
+    churn = 0.0 if still else scenario.churn_share()
+    if churn * pair.spec.budget > pair.spec.free + 1e-9:
+        raise ConfigError(
+            f"churn={churn:g} must be <= {pair.spec.free / pair.spec.budget:.4g}: of budget={pair.spec.budget} only "
+            f"{pair.spec.free} blocks are free to change; lower churn, sink or local, or raise budget"
+        )
+    once = _steady(pair.shape, pair.spec, scenario.batch, scenario.context, churn, plan.resident_layers, slots)
     return (once,) * (scenario.steps or 1)
 
 
@@ -162,11 +179,23 @@ def lead_options(selector: str, lead: int | None) -> dict[str, int]:
     )
 
 
-def notes_of(scenario: Scenario, shape: ModelShape) -> dict[str, str]:
+def unmoved(scenario: Scenario, pair: Combination) -> str:
+    """Why a decode step brings no block back, whatever the churn; empty where it may."""
+    if pair.spec.block_count(scenario.context + (scenario.steps or 1) - 1) <= pair.spec.budget:
+        return "the budget holds every block of a row"
+    return "" if pair.spec.free else "all blocks of the budget are forced, and none of these comes back"
+
+
+def notes_of(scenario: Scenario, pair: Combination) -> dict[str, str]:
     """What a prediction rests on besides the profile, for its provenance."""
+    shape, still = pair.shape, unmoved(scenario, pair)
     notes = {"locality": "churn alone: every newcomer is a miss"}
     if scenario.phase == "prefill":
         notes = {"locality": "none: a prefill stages earlier blocks whole"}
+    elif not pair.runtime.offloads:
+        notes = {"locality": "none: every block stays on the device"}
+    elif still:
+        notes = {"locality": f"none: {still}"}
     elif scenario.locality is not None:
         model = locality_of(scenario)
         notes = {"locality": f"{model.name}, churn {model.churn:g}", "seed": str(scenario.seed)}
@@ -181,7 +210,7 @@ def room(scenario: Scenario) -> tuple[MemoryNeed, CapacityError | None]:
 
     machine, pair = scenario.machine(), scenario.combination()
     plan = plan_of(scenario, pair)
-    slots = scenario.slot_count() if plan.resident_layers < pair.shape.layers else 0
+    slots = scenario.slot_count(pair.spec.budget) if plan.resident_layers < pair.shape.layers else 0
     facts = _steady(pair.shape, pair.spec, scenario.batch, scenario.context, 0.0, plan.resident_layers, slots)
     need = memory_need(plan, facts, context_of(scenario, pair, machine), machine)
     return need, shortage(need, machine)

@@ -7,6 +7,12 @@ from typing import Any
 import attrs
 
 
+def readable(value: float) -> str:
+    """Four figures, and every figure of the whole part up to 1e7; no exponent between 1e-4 and that."""
+    whole = value == round(value) or abs(value) >= 1000
+    return f"{value:.0f}" if whole and abs(value) < 1e7 else f"{value:.4g}"
+
+
 @attrs.frozen(kw_only=True)
 class Sheet:
     """A table: what it says, its columns with their units, its rows, and remarks on how to read it.

@@ -181,11 +181,15 @@ class Scenario:
             budget=self.budget,
         )  # fmt: skip
 
-    def slot_count(self) -> int:
-        """Slots per row and KV head of an offloaded layer; a multiple is rounded to whole blocks."""
+    def slot_count(self, budget: int | None = None) -> int:
+        """Slots per row and KV head of an offloaded layer; a multiple, of `budget`, is rounded to whole blocks.
+
+        budget  of the selector's own cut (`Selector.cut`); None: the knob
+        """
+        most = self.budget if budget is None else budget
         if self.slot_factor is not None:
-            return round(self.slot_factor * self.budget)
-        return self.budget if self.slots is None else self.slots
+            return round(self.slot_factor * most)
+        return most if self.slots is None else self.slots
 
     def churn_share(self) -> float:
         """`churn`, else the locality's, else CHURN."""

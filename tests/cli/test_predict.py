@@ -66,7 +66,7 @@ def test_tables_say_that_nothing_was_measured(capsys: Captured) -> None:
         assert words in out
 
 
-def test_a_point_that_does_not_fit_gets_no_time(capsys: Captured) -> None:
+def test_a_point_that_does_not_fit_gets_no_time(capsys: Captured, tmp_path: Path) -> None:
     got = predict(capsys, "--batch", "4096", "--context", "1000000")
     assert got["feasible"] is False
     assert "out of memory" in got["problem"]
@@ -74,7 +74,20 @@ def test_a_point_that_does_not_fit_gets_no_time(capsys: Captured) -> None:
     assert main(["predict", *ASKED, "--batch", "4096", "--context", "1000000"]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out
+    assert main(["predict", *ASKED, "--context", "10000000", "--trace", str(tmp_path / "trace.json")]) == 0
+    assert "no trace" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert got["problem"] in " ".join(out.split()), "the way out is not cut off"
     assert "tokens/s" not in out
+
+
+def test_a_title_names_the_engine_where_something_moves_and_slots_beyond_the_budget(capsys: Captured) -> None:
+    titles = []
+    for options in ((), ("--runtime", "resident"), ("--slot-factor", "2", "--policy", "lru")):
+        assert main(["predict", *ASKED, *options]) == 0
+        titles.append(capsys.readouterr().out.splitlines()[0])
+    assert ["(uva)" in title for title in titles] == [True, False, True]
+    assert ["192 slots (lru)" in title for title in titles] == [False, False, True]
 
 
 def test_a_predicted_trace_can_be_written(capsys: Captured, tmp_path: Path) -> None:

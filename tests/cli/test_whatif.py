@@ -62,7 +62,7 @@ def test_tables_say_what_wins_where_and_that_nothing_was_measured(capsys: Captur
     for words in (
         "Fastest choice in each cell", "host memory: needs 200 B, has 100 B", "Frontier", "How many times faster",
         "Where offload-prefetch beats offload-sync", "none in range: offload-prefetch from 10 to 40",
-        "budget=97 is not liked here", "Predicted, not measured. 8 points: 2 fits, 2 out-of-memory, 4 impossible",
+        "budget=97 is not liked here", "Predicted, not measured. 8 points: 2 fit, 2 out of memory, 4 impossible",
     ):  # fmt: skip
         assert words in out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,14 @@ from tests.house.tree import ROOT
 SHAPE = named_shape("smollm2-135m")
 SPEC = BlockSpec(budget=8)
 README_COMMANDS = re.findall(r"^\| `sparda ([a-z]+)`", (ROOT / "README.md").read_text(), re.MULTILINE)
+#: Every command line that a page shows in a block of its own.
+SHOWN = sorted({
+    line
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    if language in ("", "sh")
+    for line in re.findall(r"^sparda (.*)$", block, re.MULTILINE)
+})  # fmt: skip
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -85,3 +94,17 @@ def test_every_command_of_the_readme_has_its_help(command: str, capsys: pytest.C
         code = stop.code
     assert code in (0, None)
     assert f"sparda {command}" in capsys.readouterr().out
+
+
+def test_pages_show_every_command() -> None:
+    assert {line.split()[0] for line in SHOWN} >= set(README_COMMANDS)
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_every_command_line_that_a_page_shows_is_understood(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparda_core.cli import main as front
+
+    words = shlex.split(line, comments=True)
+    command = importlib.import_module(f"sparda_core.cli.{front.COMMANDS[words[0]][0]}")
+    monkeypatch.setattr(command, "run", lambda args: 0)
+    assert front.main(words) == 0

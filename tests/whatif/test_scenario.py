@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparda_core.compose import compose
 from sparda_core.errors import CombinationError, ConfigError, ProfileError, RecordingError, UnknownNameError
 from sparda_core.registry import SELECTORS
 from sparda_core.selectors.forecast import Forecast
@@ -297,3 +298,41 @@ def test_a_selector_that_was_taken_back_is_unknown_again() -> None:
         SELECTORS.unregister("mine")
     with pytest.raises(UnknownNameError, match="selector='mine'"):
         start.predict()
+
+
+def test_a_dense_selector_attends_to_every_block_and_brings_none_back() -> None:
+    dense, blocks = BASE.turned(selector="dense", runtime="resident"), BASE.context // BASE.block
+    few, many = dense.predict(), dense.turned(budget=blocks).predict()
+    assert (few.facts[0].selected == blocks).all()
+    assert few.step_s == many.step_s > BASE.turned(runtime="resident").predict().step_s
+    assert dense.turned(runtime="offload-sync", slot_factor=2.0).predict().facts[0].slots == 2 * blocks
+    with pytest.raises(ConfigError, match="slots=100 must be >= budget=256"):
+        dense.turned(runtime="offload-sync", slots=100).predict()
+
+
+@pytest.mark.parametrize("misses", [{"churn": 0.5}, {"churn": None, "locality": "infllm-v2"}])
+def test_a_window_takes_the_whole_budget_and_moves_nothing(misses: dict[str, Any]) -> None:
+    got = BASE.turned(selector="window", **misses).predict()
+    assert (got.facts[0].selected == BASE.budget).all()
+    assert got.misses == 0
+    assert "forced" in got.provenance["locality"]
+
+
+@pytest.mark.parametrize("misses", [{"churn": 0.1}, {"churn": None, "locality": "infllm-v2"}])
+def test_a_row_that_fits_into_its_budget_misses_nothing(misses: dict[str, Any]) -> None:
+    got = BASE.turned(context=BASE.budget * BASE.block, **misses).predict()
+    assert got.misses == 0
+    assert "budget" in got.provenance["locality"]
+    beyond = BASE.turned(context=(2 * BASE.budget) * BASE.block, **misses).predict()
+    assert beyond.misses > 0
+
+
+@pytest.mark.parametrize(("selector", "wants"), [("dense", "budget=256, local=32"), ("window", "budget=96, local=94")])
+def test_a_combination_of_ones_own_is_told_the_blocks_that_its_selector_attends_to(selector: str, wants: str) -> None:
+    load: dict[str, Any] = {"batch": 16, "context": BASE.context, "churn": 0.1}
+    pair = compose(named_shape(BASE.shape), selector, "resident", spec=BASE.spec(), runtime_options={"engine": "uva"})
+    with pytest.raises(ConfigError, match=f"compose it under {wants}"):
+        pair.predict("h200", **load)
+    wide = attrs.evolve(pair, spec=pair.selector.cut(pair.spec, BASE.context))
+    known = BASE.turned(selector=selector, runtime="resident").predict()
+    assert wide.predict("h200", **load).step_s == known.step_s
