@@ -54,11 +54,11 @@ class ProfileError(ConfigError):
 
 
 class CapacityError(SpardaError, RuntimeError):
-    """A tier that cannot hold what was asked of it."""
+    """A tier that cannot hold what was asked of it; `says` replaces the plain statement of the numbers."""
 
-    def __init__(self, *, tier: str, need: int, free: int, unit: str, hint: str) -> None:
+    def __init__(self, *, tier: str, need: int, free: int, unit: str, hint: str, says: str = "") -> None:
         self.tier, self.need, self.free, self.unit = tier, need, free, unit
-        super().__init__(f"tier={tier!r} needs {need} {unit} but has {free} free; {hint}")
+        super().__init__(f"{says or f'tier={tier!r} needs {need} {unit} but has {free} free'}; {hint}")
 
 
 class RowError(SpardaError, LookupError):

@@ -76,7 +76,8 @@ def shortage(need: MemoryNeed, profile: Profile) -> CapacityError | None:
     shared = profile.host_bytes is None
     device = need.device + (need.host if shared else 0.0)
     if device > profile.device_bytes:
-        hint = "lower the batch or the context, use fewer slots, or a runtime that offloads"
+        way = "use fewer slots" if need.host else "choose a runtime that offloads"
+        hint = f"lower the batch or the context, or {way}"
         return _error("device", device, profile.device_bytes, profile, hint)
     if profile.host_bytes is not None and need.host > profile.host_bytes:
         hint = "lower the batch or the context, keep more layers resident, or say how much your machine has (host_gb)"
@@ -85,5 +86,8 @@ def shortage(need: MemoryNeed, profile: Profile) -> CapacityError | None:
 
 
 def _error(tier: str, need: float, have: float, profile: Profile, hint: str) -> CapacityError:
-    hint = f"out of memory on profile {profile.name!r}: {need / 1e9:.1f} of {have / 1e9:.1f} GB; {hint}"
-    return CapacityError(tier=tier, need=int(need), free=int(have), unit="bytes", hint=hint)
+    says = (
+        f"out of memory on profile {profile.name!r}: {tier} memory needs {need / 1e9:.1f} of {have / 1e9:.1f} GB, "
+        f"{(need - have) / 1e9:.3g} GB too much"
+    )
+    return CapacityError(tier=tier, need=int(need), free=int(have), unit="bytes", hint=hint, says=says)

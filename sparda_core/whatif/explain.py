@@ -77,10 +77,13 @@ def values_now(scenario: Scenario) -> dict[str, float]:
     machine = scenario.machine()
     plan = scenario.combination().plan()
     pinned = {
-        "batch": scenario.batch, "context": scenario.context, "budget": scenario.budget, "gpus": scenario.gpus,
+        "batch": scenario.batch, "context": scenario.context, "budget": scenario.budget,
         "resident_layers": plan.resident_layers,
         **dict(_rates(machine)),
     }  # fmt: skip
+    if scenario.gpus > 1:
+        # Another GPU beside a single one is another row of tokens, whatever bounds the step: that explains nothing.
+        pinned["gpus"] = scenario.gpus
     offloads = plan.resident_layers < scenario.combination().shape.layers
     if not offloads:
         del pinned["resident_layers"]
