@@ -277,3 +277,12 @@ def test_the_name_of_a_backend_is_checked_with_the_nearest_offered() -> None:
 def test_one_job_needs_no_joblib() -> None:
     with open_pool("loky", jobs=1) as pool:
         assert pool is serial
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_disk_that_refuses_the_rows_themselves_is_told_by_the_journals_name(tmp_path: Path) -> None:
+    store = Store(tmp_path, GRID, identity_of(GRID), resume=False)
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows\.jsonl'"), store:
+        store._journal.close()
+        store._journal = Path("/dev/full").open("wb")
+        store.add(evaluate(GRID, [0]))
