@@ -283,8 +283,13 @@ def test_one_job_needs_no_joblib() -> None:
 def test_a_disk_that_refuses_the_rows_themselves_is_told_by_the_journals_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusing = Path("/dev/full").open("wb")
     store = Store(tmp_path, GRID, identity_of(GRID), resume=False)
-    with pytest.raises(OSError, match=r"No space left on device: '.*rows\.jsonl'"), store:
-        monkeypatch.setattr(store, "_journal", refusing)
-        store.add(evaluate(GRID, [0]))
+    store._journal.close()
+    monkeypatch.setattr(store, "_journal", Path("/dev/full").open("wb"))  # noqa: SIM115 - the store closes it
+
+    def add() -> None:
+        with store:
+            store.add(evaluate(GRID, [0]))
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows\.jsonl'"):
+        add()
