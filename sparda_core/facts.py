@@ -12,8 +12,8 @@ from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.files import parse_json
 from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 
-#: Most counts (layer, row, KV head) of one step: as many as take a second to go through.
-_MOST_COUNTS = 10**8
+#: Most counts (layer, row, KV head) of one step: half a gigabyte of them.
+_MOST_COUNTS = 10**7
 
 IntArray = npt.NDArray[np.int64]
 _same = attrs.cmp_using(eq=np.array_equal)

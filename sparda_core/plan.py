@@ -74,7 +74,7 @@ class Op:
     @property
     def name(self) -> str:
         """`kind` or `kind/layer`, unique in a plan."""
-        return self.kind if self.layer == WHOLE_MODEL else f"{self.kind}/{self.layer}"
+        return str(self.kind) if self.layer == WHOLE_MODEL else f"{self.kind}/{self.layer}"
 
 
 def _as_tuple(ops: Iterable[Op]) -> tuple[Op, ...]:

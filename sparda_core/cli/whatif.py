@@ -113,7 +113,8 @@ def _compute(args: argparse.Namespace, asked: Question) -> tuple[Study, list[Fou
     from sparda_core.whatif.study import run_grid
 
     found: list[Found] = []
-    jobs = args.jobs or usual_jobs(len(asked.grid))
+    # A process without a point would be started all the same.
+    jobs = min(args.jobs or usual_jobs(len(asked.grid)), len(asked.grid))
     with open_pool(args.backend, jobs=jobs, address=args.address) as pool, progress() as report:
         study = run_grid(asked.grid, pool=pool, folder=args.out, resume=args.resume, report=report)
         if asked.crossover is not None and asked.between is not None:

@@ -10,7 +10,7 @@ from sparda_core.kernels.compress import work as compress
 from sparda_core.kernels.diff import work as diff
 from sparda_core.kernels.gather import work as gather
 from sparda_core.kernels.linear import work as linear
-from sparda_core.plan import WHOLE_MODEL, Kind, Op, Phase
+from sparda_core.plan import WHOLE_MODEL, Kind, Op, Phase, StepPlan
 from sparda_core.selector import Selector
 from sparda_core.work import Work, WorkContext, WorkFunction
 
@@ -67,6 +67,14 @@ def tells_apart(op: Op, facts: StepFacts, context: WorkContext) -> tuple[object,
     if op.kind == Kind.ATTEND:
         return (int(facts.selected[op.layer].sum()),)
     return None
+
+
+def declared_kinds(selector: Selector, plan: StepPlan) -> frozenset[str]:
+    """Kinds of which `selector` states the work in some layer of the plan, whatever else they may be called by."""
+    places = {(op.layer, op.layer - op.source) for op in plan.ops if op.layer != WHOLE_MODEL}
+    return frozenset(
+        kind for layer, lead in places for phase in Phase for kind in selector.operations(layer, phase, lead)
+    )
 
 
 def _declares(selector: Selector, op: Op) -> bool:

@@ -66,9 +66,16 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
         latency_s=inner_s + _latency_s(profile, work, plan.engine), launches_s=inner_s, charges=charges, copies=True,
         ctas=grid.ctas if grid else 0, grid=grid, copy_caps=caps, tokens=tokens, key=plan.engine if charges else "",
-        queue=("h2d engine" if work.h2d_bytes else "d2h engine") if by_engine and charges else "",
+        queue=_queue(work) if by_engine else "",
         host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, plan),
     )  # fmt: skip
+
+
+def _queue(work: Work) -> str:
+    """The copy engine that serves a transfer; what moves nothing, such as work of the host's own, needs none."""
+    if work.h2d_bytes:
+        return "h2d engine"
+    return "d2h engine" if work.d2h_bytes else ""
 
 
 def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:

@@ -98,7 +98,9 @@ def locality_facts(  # noqa: PLR0913 - one argument a knob
     size = (shape.layers, batch, shape.kv_heads)
     number = np.arange(math.prod(size))
     if steady:
-        mean = float(_misses(load, load.most_streams(), MEAN_STEPS).mean())
+        # The steps of a mean are longer than the one that it stands for, which may still fit into its budget.
+        fits = spec.block_count(context) <= spec.budget
+        mean = 0.0 if fits else float(_misses(load, load.most_streams(), MEAN_STEPS).mean())
         edges = np.floor(np.append(number, number.size) * mean + 1e-9)
         shared = np.diff(edges).astype(np.int64).reshape(size)
         return (_facts(spec, count, shared, context, resident_layers, opened=False),) * steps

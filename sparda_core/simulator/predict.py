@@ -189,19 +189,22 @@ def _watch(
 
 def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> WorkOfOp:
     """Work as the kernels' and the selector's work.py state it; a `uva` transfer holds the context's copy_ctas."""
-    from sparda_core.kernels.work_table import tells_apart, work_of
+    from sparda_core.kernels.work_table import declared_kinds, tells_apart, work_of
 
     # Layers are much alike: works of the step looked at last, by kind and what tells them apart.
     seen: dict[tuple[object, ...], Work] = {}
     last: StepFacts | None = None
     holds = context.copy_ctas if plan.engine == "uva" else 0
+    # A selector may call an operation of its own by a name of the table: its layers need not be alike.
+    own = declared_kinds(selector, plan)
 
     def work_of_op(op: Op, facts: StepFacts) -> Work:
         nonlocal last
         if facts is not last:
             seen.clear()
             last = facts
-        apart = tells_apart(op, facts, context) if op.layer < facts.selected.shape[0] else None
+        known = op.kind not in own and op.layer < facts.selected.shape[0]
+        apart = tells_apart(op, facts, context) if known else None
         key = None if apart is None else (op.kind, op.lane, *apart)
         work = None if key is None else seen.get(key)
         if work is None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sparda_core.whatif.scenario import Scenario
 
 KIB = 1024
+#: Most counts (layer, row, KV head, step) of facts that are kept for other scenarios: 64 such facts fill memory enough.
+MOST_KEPT = 10**5
 
 
 def predict_point(scenario: Scenario) -> Prediction:
@@ -80,6 +82,10 @@ def _combination(
 def plan_of(scenario: Scenario, pair: Combination) -> StepPlan:
     """The plan of a step, or of one chunk of prefill."""
     mode = scenario.prefill if scenario.phase == "prefill" else ""
+    try:
+        hash((pair.runtime, pair.selector))
+    except TypeError:  # a plug-in of its own making: nothing to look its plan up by
+        return _plan.__wrapped__(pair.runtime, pair.selector, pair.shape, pair.spec, mode)
     return _plan(pair.runtime, pair.selector, pair.shape, pair.spec, mode)
 
 
@@ -146,8 +152,16 @@ def locality_of(scenario: Scenario) -> LocalityModel:
     return model if scenario.churn is None else attrs.evolve(model, churn=scenario.churn)
 
 
-@functools.lru_cache(maxsize=64)
 def _steady(
+    shape: ModelShape, spec: BlockSpec, batch: int, context: int, churn: float, resident: int, slots: int
+) -> StepFacts:
+    small = shape.layers * shape.kv_heads * batch <= MOST_KEPT
+    make = _kept_steady if small else _kept_steady.__wrapped__
+    return make(shape, spec, batch, context, churn, resident, slots)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_steady(
     shape: ModelShape, spec: BlockSpec, batch: int, context: int, churn: float, resident: int, slots: int
 ) -> StepFacts:
     return steady_facts(
@@ -155,9 +169,15 @@ def _steady(
     )
 
 
-@functools.lru_cache(maxsize=64)
-def _played(model: LocalityModel, **load: Any) -> tuple[StepFacts, ...]:
+def _played(model: LocalityModel, *, shape: ModelShape, batch: int, steps: int, **load: Any) -> tuple[StepFacts, ...]:
     """What `locality_facts` makes of these arguments."""
+    small = shape.layers * shape.kv_heads * batch * steps <= MOST_KEPT
+    make = _kept_played if small else _kept_played.__wrapped__
+    return make(model, shape=shape, batch=batch, steps=steps, **load)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_played(model: LocalityModel, **load: Any) -> tuple[StepFacts, ...]:
     from sparda_core.simulator.locality_facts import locality_facts
 
     return locality_facts(model, **load)

@@ -52,7 +52,11 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._journal.close()
+        try:
+            self._journal.close()
+        except OSError:  # a full disk refuses what is still buffered; the error under way says where
+            if wrong is None:
+                raise
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append finished rows; they are on the disk when this returns. Raises OSError naming the journal."""

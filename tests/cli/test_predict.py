@@ -150,6 +150,7 @@ def test_what_lies_outside_the_calibration_is_accepted_on_request_and_marked(cap
     ("options", "says"),
     [
         (("--ctas", "64"), "outside the calibrated domain"),
+        (("--batch", "300", "--context", "64"), "op 'embed' is outside the calibrated domain"),
         (("--link-gb-s", "70"), "payload of PCIe 5"),
         (("--phase", "prefil"), "did you mean 'prefill'"),
         (("--locality", "hisparce"), "did you mean 'hisparse'"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -8,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparda_core.cli.main import main
+from sparda_core.whatif.backends import Pool, serial
 from sparda_core.whatif.scenario import Scenario
 from tests.cli.conftest import Refusal
 from tests.whatif.fakes import usual
@@ -65,6 +68,21 @@ def test_tables_say_what_wins_where_and_that_nothing_was_measured(capsys: Captur
         "budget=97 is not liked here", "Predicted, not measured. 8 points: 2 fit, 2 out of memory, 4 impossible",
     ):  # fmt: skip
         assert words in out
+
+
+@pytest.mark.usefixtures("by_formula")
+def test_no_more_processes_are_started_than_there_are_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    @contextlib.contextmanager
+    def counted(backend: str, *, jobs: int, address: str | None) -> Iterator[Pool]:
+        asked.append(jobs)
+        yield serial
+
+    monkeypatch.setattr("sparda_core.cli.whatif.open_pool", counted)
+    for points in ("4", "4,8,16"):
+        assert main(["whatif", "--grid", f"batch={points}", "--jobs", "4096"]) == 0
+    assert asked == [1, 3]
 
 
 @pytest.mark.usefixtures("by_formula")

@@ -232,3 +232,12 @@ def test_several_gpus_share_host_memory_and_nothing_else() -> None:
     assert h200(gpus=4).shared == {"host"}
     assert h200(gpus=4).capacity() == h200().capacity()
     assert h200().sms == 132
+
+
+@pytest.mark.parametrize("engine", ["copy-engine", "cpu-gather"])
+def test_work_of_the_hosts_own_waits_for_no_copy_engine(engine: str) -> None:
+    own = Op(kind="sort", layer=0, lane=Lane.HOST)
+    price = priced(own, Work(flops=1e6), engine=engine)
+    assert price.charges
+    assert price.queue == ""
+    assert priced(SPILL, Work(d2h_bytes=1e6, pieces=1), engine=engine).queue == "d2h engine"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparda_core.facts import StepFacts, steady_facts
 from sparda_core.kernels.work_table import work_of
-from sparda_core.plan import Kind, Lane, Op, StepPlan
+from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
 from sparda_core.runtime import Runtime
 from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.runtimes.offload_sync import OffloadSync
@@ -72,3 +72,23 @@ def test_a_layer_that_is_told_from_the_others_would_be_missed_if_it_were_not(mon
     )
     remembered, facts = kernel_work(plan, of, selector), uneven(3, plan, prefill=False)
     assert any(remembered(op, facts) != alone(op, facts, of, selector, plan) for op in plan.ops)
+
+
+@attrs.frozen(kw_only=True)
+class Borrowing(Query):
+    """A third party's selector that calls an operation of its own by a name of the runtimes'."""
+
+    def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
+        return ("stage", "select")
+
+    def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        return Work(hbm_bytes=1e6 * (1 + op.layer), ctas=132)
+
+
+def test_a_selectors_own_operation_keeps_its_layers_apart_under_a_name_of_the_table() -> None:
+    runtime, selector = OffloadSync(engine="uva"), Borrowing()
+    plan = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
+    of = WorkContext(shape=SHAPE, spec=SPEC, copy_ctas=3)
+    remembered, facts = kernel_work(plan, of, selector), uneven(3, plan, prefill=False)
+    staged = [remembered(op, facts).hbm_bytes for op in plan.ops if op.kind == "stage"]
+    assert staged == [1e6 * (1 + layer) for layer in range(SHAPE.layers)]

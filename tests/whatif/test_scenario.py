@@ -20,6 +20,7 @@ from sparda_core.shapes import BlockSpec, named_shape
 from sparda_core.simulator.cpu import KindCost
 from sparda_core.simulator.predict import Prediction
 from sparda_core.simulator.profile_file import load_profile, save_profile
+from sparda_core.whatif.point import MOST_KEPT, _kept_played, _kept_steady, facts_of, plan_of
 from sparda_core.whatif.scenario import CHURN, Scenario
 from tests.simulator.scenes import cpu
 
@@ -336,3 +337,45 @@ def test_a_combination_of_ones_own_is_told_the_blocks_that_its_selector_attends_
     wide = attrs.evolve(pair, spec=pair.selector.cut(pair.spec, BASE.context))
     known = BASE.turned(selector=selector, runtime="resident").predict()
     assert wide.predict("h200", **load).step_s == known.step_s
+
+
+@attrs.frozen(kw_only=True)
+class Listing(Forecast):
+    """A third party's declaration that cannot be hashed."""
+
+    layers: list[int] = attrs.field(factory=list)
+
+
+def test_a_selector_that_cannot_be_hashed_is_predicted_all_the_same() -> None:
+    SELECTORS.register("listing", Listing)
+    try:
+        got = BASE.turned(selector="listing").predict()
+    finally:
+        SELECTORS.unregister("listing")
+    assert got.step_s == BASE.predict().step_s
+
+
+@pytest.mark.parametrize("locality", [None, "hisparse"])
+@pytest.mark.parametrize("context", [1, 64, 65, 96 * 64 - 1, 96 * 64])
+def test_a_row_that_fits_into_its_budget_moves_nothing_whatever_the_churn(context: int, locality: str | None) -> None:
+    got = Scenario(batch=2, context=context, churn=0.5, budget=96, locality=locality).predict()
+    assert (got.misses, got.transfer_s) == (0, 0)
+
+
+def test_a_row_one_block_longer_than_its_budget_begins_to_move_blocks() -> None:
+    assert Scenario(batch=2, context=96 * 64 + 1, churn=0.1, budget=96).predict().misses > 0
+
+
+@pytest.mark.parametrize("locality", [None, "hisparse"])
+def test_facts_that_are_large_are_not_kept(locality: str | None) -> None:
+    def kept(batch: int) -> int:
+        before = [cache.cache_info().currsize for cache in (_kept_steady, _kept_played)]
+        start = Scenario(shape="smollm2-135m", batch=batch, context=20_000, churn=0.1, locality=locality, seed=batch)
+        facts_of(start, start.combination(), plan_of(start, start.combination()))
+        after = [cache.cache_info().currsize for cache in (_kept_steady, _kept_played)]
+        return sum(after) - sum(before)
+
+    _kept_steady.cache_clear()
+    _kept_played.cache_clear()
+    assert kept(3) > 0
+    assert kept(2 * MOST_KEPT // 90) == 0

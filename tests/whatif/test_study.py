@@ -296,3 +296,19 @@ def test_the_name_of_a_backend_is_checked_with_the_nearest_offered() -> None:
 def test_one_job_needs_no_joblib() -> None:
     with open_pool("loky", jobs=1) as pool:
         assert pool is serial
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_disk_that_refuses_the_rows_themselves_is_told_by_the_journals_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path, GRID, identity_of(GRID), resume=False)
+    store._journal.close()
+    monkeypatch.setattr(store, "_journal", Path("/dev/full").open("wb"))  # noqa: SIM115 - the store closes it
+
+    def add() -> None:
+        with store:
+            store.add(evaluate(GRID, [0]))
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows\.jsonl'"):
+        add()
