@@ -54,6 +54,8 @@ def _read(path: Path) -> LocalityModel:
         raise RecordingError(f"locality {str(path)!r} cannot be read: {wrong.strerror or wrong}") from wrong
     except UnicodeDecodeError as wrong:
         raise RecordingError(f"locality {str(path)!r} is no text: {wrong}") from wrong
+    except ValueError as wrong:  # a path with a zero byte
+        raise RecordingError(f"locality {str(path)!r} cannot be read: {wrong}") from wrong
     return parse_locality(text, where=str(path))
 
 

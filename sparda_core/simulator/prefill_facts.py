@@ -12,6 +12,8 @@ from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 MODES = ("dense", "selector")
 #: Most chunks of one prefill: as many as take a minute to simulate.
 _MOST_CHUNKS = 10**5
+#: Most counts (chunk, layer, row, KV head) of one prefill: a gigabyte of them.
+_MOST_COUNTS = 10**8
 
 
 def prefill_facts(
@@ -30,12 +32,16 @@ def prefill_facts(
     """
     for name, value, least in (
         ("tokens", tokens, 1), ("chunk", chunk, 1), ("batch", batch, 1), ("offset", offset, 0),
+        ("slots", 0 if slots is None else slots, 0),
     ):  # fmt: skip
         check_integer(name, value, least)
     if mode not in MODES:
         raise UnknownNameError(what="mode", name=mode, known=MODES)
     if -(-tokens // chunk) > _MOST_CHUNKS:
         raise ConfigError(f"chunk={chunk} cuts tokens={tokens} into more than {_MOST_CHUNKS} chunks; raise chunk")
+    most = _MOST_COUNTS // (shape.layers * shape.kv_heads * -(-tokens // chunk))
+    if batch > most:
+        raise ConfigError(f"batch={batch} must be <= {most} for tokens={tokens} in chunks of {chunk}; lower it")
     size = (shape.layers, batch, shape.kv_heads)
     none, stop = np.zeros(size, np.int64), offset + tokens
     made = []

@@ -62,7 +62,7 @@ def _read(name: str | Path) -> tuple[Profile, str]:
         path = FOLDER / f"{name}.toml"
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as wrong:
+    except (OSError, ValueError) as wrong:  # no UTF-8, or a path with a zero byte
         raise ProfileError(f"profile {str(path)!r} cannot be read: {wrong}") from wrong
     return _parse(text, str(path)), str(path)
 

@@ -33,7 +33,7 @@ def _key(name: str) -> tuple[str, int]:
     """A file is read again when it changes."""
     try:
         return name, Path(name).stat().st_mtime_ns if name.endswith(".toml") else 0
-    except OSError:
+    except (OSError, ValueError):  # loading it says why
         return name, 0
 
 

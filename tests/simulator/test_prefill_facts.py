@@ -128,3 +128,12 @@ def test_prefills_that_mean_nothing_are_refused(asked: dict[str, Any], kind: typ
 def test_the_shape_of_the_facts_is_that_of_the_model() -> None:
     (facts,) = prefill_facts(attrs.evolve(MADE, layers=5), CUT, tokens=9, batch=2)
     assert facts.selected.shape == (5, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [({"batch": 10**9}, "batch=1000000000 must be <= 16666666 for tokens=64"), ({"slots": -1}, "slots=-1 must be")],
+)
+def test_more_rows_than_memory_and_fewer_slots_than_none_are_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        prefill_facts(MADE, CUT, tokens=64, **asked)

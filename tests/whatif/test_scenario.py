@@ -379,3 +379,9 @@ def test_facts_that_are_large_are_not_kept(locality: str | None) -> None:
     _kept_played.cache_clear()
     assert kept(3) > 0
     assert kept(2 * MOST_KEPT // 90) == 0
+
+
+@pytest.mark.parametrize(("name", "error"), [("profile", ProfileError), ("locality", RecordingError)])
+def test_a_path_that_no_file_can_have_is_one_clear_error(name: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match="cannot be read: embedded null"):
+        BASE.turned(**{name: "mine\0.toml"}).predict()
