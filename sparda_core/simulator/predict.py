@@ -120,9 +120,13 @@ class Prediction:
 
     @property
     def spent(self) -> dict[str, float]:
-        """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps."""
+        """Seconds of a step's critical path by launch, select, hbm, compute, pcie; mean over the steps.
+
+        The gap before a step is a launch, so that they add up to the step.
+        """
         each = [(shares(timeline, self.plan), times) for timeline, _, times in self._done.distinct]
-        return {name: sum(one[name] * times for one, times in each) / self.steps for name in BOUNDS}
+        spent = {name: sum(one[name] * times for one, times in each) / self.steps for name in BOUNDS}
+        return {**spent, "launch": spent["launch"] + self._done.gap_ns / 1e9}
 
     @property
     def bound(self) -> str:

@@ -8,7 +8,6 @@ last has ended, as graph replays on one stream do, and sessions that wait for th
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -25,6 +24,8 @@ from sparda_core.simulator.track import Ledger
 from sparda_core.spans import Span, Timeline
 from sparda_core.work import Work
 
+#: Most of anything that an operation may ask for; 1e24 FLOPs or bytes take a GPU many years.
+MOST_WORK = 1e24
 #: States the work of an operation under the facts of one step.
 WorkOfOp = Callable[[Op, StepFacts], Work]
 
@@ -239,5 +240,6 @@ def _work_fields() -> tuple[str, ...]:
 def _check_work(op: Op, work: Work) -> None:
     for name in _work_fields():
         value = getattr(work, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise PlanError(f"work of op {op.name!r}: {name}={value} must be finite and >= 0")
+        least = 1 if name in ("cluster", "ctas_per_sm") else 0
+        if not least <= value <= MOST_WORK:
+            raise PlanError(f"work of op {op.name!r}: {name}={value} must be between {least} and {MOST_WORK:g}")

@@ -324,3 +324,18 @@ def test_the_same_run_is_the_same_to_the_byte_in_every_process() -> None:
     }  # fmt: skip
     assert len(outputs) == 1
     assert len(json.loads(outputs.pop())["spans"]) == 6 * 3 + 2 * 5
+
+
+@pytest.mark.parametrize(
+    ("work", "says"),
+    [
+        (Work(hbm_bytes=1e300), r"hbm_bytes=1e\+300 must be between 0 and 1e\+24"),
+        (Work(flops=float("nan")), "flops=nan must be between"),
+        (Work(ctas=8, ctas_per_sm=0), "ctas_per_sm=0 must be between 1"),
+        (Work(ctas=8, cluster=0), "cluster=0 must be between 1"),
+    ],
+)
+def test_work_that_no_machine_could_be_asked_for_is_refused(work: Work, says: str) -> None:
+    made = pipeline(2, early=True)
+    with pytest.raises(PlanError, match=says):
+        run_step(made, facts(), lambda *_: work, gpu())
