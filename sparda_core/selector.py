@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import abc
 import enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
+
+from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
 from sparda_core.shapes import BlockSpec, ModelShape
@@ -18,6 +21,7 @@ from sparda_core.work import Work, WorkContext
 if TYPE_CHECKING:
     import torch
 
+    from sparda_core.device_view import DeviceView
     from sparda_core.layer_view import LayerView
 
 
@@ -65,6 +69,60 @@ class Selector(abc.ABC):
     @abc.abstractmethod
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, fresh for one session; imports torch here and not before."""
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The half that selects on a GPU, in decode; raises ConfigError where a method has none."""
+        raise ConfigError(f"selector {self.name!r} has no GPU half (bind_device); it runs on a CPU only")
+
+
+@attrs.frozen(kw_only=True)
+class DeviceRoom:
+    """What a selector's GPU half may plan for.
+
+    places  rows that a step can hold at once, B
+    tokens  most tokens of a row
+    device  a torch.device
+    dtype   torch dtype of keys and entries
+    lead    layers between selecting and attending
+    """
+
+    shape: ModelShape
+    spec: BlockSpec
+    places: int
+    tokens: int
+    device: Any
+    dtype: Any
+    lead: int
+
+
+class DeviceSelector(abc.ABC):
+    """GPU half of a selector: launches kernels, reads nothing back, keeps what it needs in memory of fixed size.
+
+    A decode step may be captured once and replayed: `run` and `observe` must launch the same kernels on the same
+    memory whatever the data, and take positions from `view.position` only. A place holds one row at a time.
+    """
+
+    #: Bytes of device memory that it keeps for its rows.
+    used_bytes: int = 0
+
+    @abc.abstractmethod
+    def run(self, kind: str, view: DeviceView) -> None:
+        """Run one of the declared operations; the last one writes `view.choice`."""
+
+    def observe(self, view: DeviceView) -> None:  # noqa: B027
+        """See the new tokens of layer view.layer (view.key, view.query), at every step, after its entries."""
+
+    def adopt(self, place: int, bound: BoundSelector, row: int, tokens: int) -> None:  # noqa: B027
+        """Take over what a CPU half kept for a row, whose first `tokens` tokens are in the cache."""
+
+    def place_forked(self, source: int, copy: int) -> None:  # noqa: B027
+        """The row in place `copy` starts as a copy of that in `source`."""
+
+    def place_cropped(self, place: int, tokens: int) -> None:  # noqa: B027
+        """The row in `place` was cut to its first `tokens` tokens."""
+
+    def place_moved(self, source: int, target: int) -> None:  # noqa: B027
+        """The row of `source` now lies in `target`."""
 
 
 class BoundSelector(abc.ABC):
