@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,10 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Triton decides once whether kernels are interpreted: before anything imports one. Without a GPU they are.
+if not any(Path("/dev").glob("nvidia[0-9]*")):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # SPARDA_TEST_PROFILE picks one: `dev` is quick, `ci` repeats itself exactly, `nightly` looks for the rare case.
 # No deadline anywhere: the first call of a compiled kernel takes seconds.
