@@ -14,7 +14,7 @@ from sparda_core.device_view import Choice
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
-from sparda_core.kernels.ranking import DIGIT, NEVER, ordered, take_best, tile_of
+from sparda_core.kernels.topk.gpu_ranking import DIGIT, NEVER, ordered, take_best, tile_of
 from sparda_core.shapes import BlockSpec
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import attrs
 import torch
 from hypothesis import strategies as st
 
 from sparda_core.device_view import Choice
+from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
 from sparda_core.shapes import BlockSpec
 from tests.gpu_env import DEVICE
 
@@ -25,8 +27,9 @@ def generator(seed: int) -> torch.Generator:
 def specs(draw: st.DrawFn) -> BlockSpec:
     """Lawful cuts with small blocks."""
     sink, local, free = draw(st.integers(0, 3)), draw(st.integers(1, 4)), draw(st.integers(0, 9))
+    budget = sink + local + 1 + free
     return BlockSpec(
-        block=draw(st.sampled_from([16, 24])), window=8, stride=8, sink=sink, local=local, budget=sink + local + 1 + free
+        block=draw(st.sampled_from([16, 24])), window=8, stride=8, sink=sink, local=local, budget=budget
     )
 
 
@@ -57,3 +60,54 @@ def empty_choice(places: int, heads: int, budget: int) -> Choice:
 
 def _poison(dtype: torch.dtype) -> float:
     return NAN if dtype.is_floating_point else UNWRITTEN
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class World:
+    """Everything a diff of one layer works on, as strided views, unwritten outputs included."""
+
+    spec: BlockSpec
+    position: torch.Tensor
+    tick: torch.Tensor
+    choice: Choice
+    slots: DeviceSlots
+    host: Paged
+    diff: DeviceDiff
+
+    @classmethod
+    def of(cls, spec: BlockSpec, *, places: int, heads: int, slots: int, blocks: int, seed: int = 0) -> World:
+        """Empty slots; pages of 4 blocks in any order."""
+        pages = -(-blocks // 4)
+        table = torch.randperm(places * heads * pages, generator=generator(seed)).reshape(places, heads, pages).int()
+        no_data = torch.empty(0, 2, spec.block, 4, device=DEVICE)
+        return cls(
+            spec=spec, position=unwritten(places), tick=unwritten(1), choice=empty_choice(places, heads, spec.budget),
+            slots=DeviceSlots(
+                array=no_data, held=filled(-1, places, heads, slots), used=filled(0, places, heads, slots),
+                where=filled(-1, places, heads, blocks),
+            ),
+            host=Paged(array=no_data, table=strided(table), page_blocks=4),
+            diff=DeviceDiff(
+                physical=unwritten(places, heads, spec.budget), tail=unwritten(places, heads),
+                source=unwritten(places * heads * spec.budget), target=unwritten(places * heads * spec.budget),
+                count=unwritten(1), misses=unwritten(places, heads), opened=unwritten(places, heads),
+            ),
+        )  # fmt: skip
+
+    def start(self, position: torch.Tensor, tick: int) -> None:
+        """Begin a step: all that it writes is unwritten again, the list empty."""
+        for tensor in (self.choice.blocks, self.choice.counts, *attrs.astuple(self.diff, recurse=False)):
+            tensor.fill_(UNWRITTEN)
+        self.position.copy_(position)
+        self.tick.fill_(tick)
+        self.diff.count.zero_()
+
+    def scores(self, scores: torch.Tensor) -> torch.Tensor:
+        """These scores, with poison behind each row's current block."""
+        behind = torch.arange(scores.shape[2]) > (self.position.cpu() // self.spec.block)[:, None, None]
+        return strided(torch.where(behind, 1e30, scores))
+
+
+def filled(value: int, *shape: int) -> torch.Tensor:
+    """int32 view of one value."""
+    return strided(torch.full(shape, value, dtype=torch.int32))
