@@ -75,7 +75,8 @@ def _attend_kernel(
 
     b_q = tl.load(q + o_g[:, None] * s_qh + o_d[None, :], mask=m_gd, other=0.0)  # [GP, DP]
     top = tl.full([GP], float("-inf"), tl.float32)
-    total = tl.zeros([GP], tl.float32)
+    # Weights are added up lane by lane and across lanes at the end: that spares two barriers a tile.
+    b_l = tl.zeros([GP, TOKENS], tl.float32)
     b_o = tl.zeros([GP, DP], tl.float32)
     for tile in tl.range(first, last, num_stages=STAGES):
         o_n = tile * TOKENS + o_t  # tokens of the list
@@ -98,13 +99,14 @@ def _attend_kernel(
         new_top = tl.maximum(top, tl.max(b_s, 1))
         kept = tl.exp2(top - new_top)
         b_p = tl.exp2(b_s - new_top[:, None])
-        total = total * kept + tl.sum(b_p, 1)
+        b_l = b_l * kept[:, None] + b_p
         b_o = b_o * kept[:, None]
         if EXACT:
             b_o = tl.dot(b_p, b_v, b_o, input_precision="ieee")
         else:
             b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o)
         top = new_top
+    total = tl.sum(b_l, 1)
 
     if SPLITS == 1:
         _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh, D)
@@ -277,6 +279,8 @@ def _launch(
             "pass the most places and blocks to attend_scratch"
         )
     find = _ALL if blocks_list is None else _SLOTS if table is None else _PAGES
+    # A tile waits for its block's id, that of a paged layer for its page too: each is a step of the pipeline.
+    stages = 1 + tuning.depth * (3 if table is not None and blocks_list is not None else 2)
     fused = 1 < splits <= tuning.fused_up_to
     ids, by_row, rooms = (t if t is not None else position for t in (blocks_list, counts, table))
     _attend_kernel[(pairs, splits)](
@@ -285,7 +289,7 @@ def _launch(
         q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table),
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=tokens,
-        SPLITS=splits, FUSED=fused, FIND=find, EXACT=q.dtype == torch.float32, STAGES=tuning.stages,
+        SPLITS=splits, FUSED=fused, FIND=find, EXACT=q.dtype == torch.float32, STAGES=stages,
         num_warps=max(tuning.warps, padded(group, 16) // 16),
     )  # fmt: skip
     if splits > 1 and not fused:

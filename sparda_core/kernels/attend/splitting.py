@@ -23,13 +23,13 @@ class Tuning:
     """Choices that change only how long attention takes.
 
     warps        warps of a thread block
-    stages       depth of the pipeline over tiles: stages - 1 are in flight while one is worked on
+    depth        tiles in flight while one is worked on; their K and V lie in shared memory
     fused_up_to  most pieces that the last one to finish adds up by itself; a second launch adds up more
     splits       pieces of each list; None: `split_count` decides
     """
 
     warps: int = 4
-    stages: int = 3
+    depth: int = 2
     fused_up_to: int = 8
     splits: int | None = None
 
