@@ -14,7 +14,7 @@ import triton.language as tl
 
 from sparda_core.device_view import Choice
 from sparda_core.errors import ConfigError
-from sparda_core.kernels.attend.splitting import MOST_SPLITS, Tuning, split_count, tile_tokens
+from sparda_core.kernels.attend.splitting import MOST_SPLITS, Tuning, most_parts, split_count, tile_tokens
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device, sm_count
 from sparda_core.kernels.tables import Paged
@@ -37,7 +37,30 @@ def _block_at(blocks, table, w, FIND: tl.constexpr, PAGE: tl.constexpr):
 
 
 @triton.jit
-def _write_out(out, mixed, total, o_g, o_d, m_gd, s_h, D: tl.constexpr):
+def _tokens_at(
+    array, blocks, table, first, seen, s_n, s_t,
+    FIND: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Where the keys of TOKENS tokens of a list begin, from its `first` on."""
+    o_t = tl.arange(0, TOKENS)
+    if BLOCK % TOKENS == 0:  # they lie in one block
+        return array + _block_at(blocks, table, first // BLOCK, FIND, PAGE) * s_n + (first % BLOCK + o_t) * s_t
+    # Lanes behind the end ask for the last block again, so that no entry behind the list is read.
+    i_n = _block_at(blocks, table, tl.minimum(first + o_t, seen - 1) // BLOCK, FIND, PAGE)
+    return array + i_n * s_n + ((first + o_t) % BLOCK) * s_t
+
+
+@triton.jit
+def _tokens_seen(at, listed, FIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Tokens of the list of a row at position `at`; none where nobody is."""
+    if FIND == _ALL:
+        return at + 1
+    blocks = tl.load(listed)
+    return tl.where((at >= 0) & (blocks > 0), (blocks - 1) * BLOCK + at % BLOCK + 1, 0)
+
+
+@triton.jit
+def _write_out(out, mixed, total, o_g, o_d, m_gd, s_h):
     """Mixed values over their weights; 0 where no token was seen."""
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(out + o_g[:, None] * s_h + o_d[None, :], mixed.to(out.dtype.element_ty), mask=m_gd)
@@ -49,7 +72,7 @@ def _attend_kernel(
     s_qb, s_qh, s_n, s_kv, s_t, s_bb, s_bh, s_cb, s_ch, s_tb, s_th, s_ob, s_oh,
     HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     BLOCK: tl.constexpr, PAGE: tl.constexpr, TOKENS: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr,
-    FIND: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
+    FIND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     i_pair = tl.program_id(0).to(tl.int64)  # row * HEADS + head
     i_s = tl.program_id(1)  # piece
@@ -62,12 +85,7 @@ def _attend_kernel(
     out += i_b * s_ob + i_h * G * s_oh
     q += i_b * s_qb + i_h * G * s_qh
 
-    at = tl.load(position + i_b)  # -1: nobody is here
-    if FIND == _ALL:
-        seen = at + 1
-    else:
-        listed = tl.load(counts + i_b * s_cb + i_h * s_ch)
-        seen = tl.where((at >= 0) & (listed > 0), (listed - 1) * BLOCK + at % BLOCK + 1, 0)
+    seen = _tokens_seen(tl.load(position + i_b), counts + i_b * s_cb + i_h * s_ch, FIND, BLOCK)
     tiles = tl.cdiv(seen, TOKENS)
     each = tl.cdiv(tiles, SPLITS)
     first = i_s * each
@@ -79,37 +97,24 @@ def _attend_kernel(
     b_l = tl.zeros([GP, TOKENS], tl.float32)
     b_o = tl.zeros([GP, DP], tl.float32)
     for tile in tl.range(first, last, num_stages=STAGES):
-        o_n = tile * TOKENS + o_t  # tokens of the list
-        m_n = o_n < seen
-        if BLOCK % TOKENS == 0:
-            i_n = _block_at(blocks, table, tile * TOKENS // BLOCK, FIND, PAGE)
-            p_n = array + i_n * s_n + (tile * TOKENS % BLOCK + o_t) * s_t
-        else:
-            # Lanes behind the end ask for the last block again, so that no entry behind the list is read.
-            i_n = _block_at(blocks, table, tl.minimum(o_n, seen - 1) // BLOCK, FIND, PAGE)
-            p_n = array + i_n * s_n + (o_n % BLOCK) * s_t
+        m_n = tile * TOKENS + o_t < seen
+        p_n = _tokens_at(array, blocks, table, tile * TOKENS, seen, s_n, s_t, FIND, PAGE, BLOCK, TOKENS)
         m_nd = m_n[:, None] if D == DP else m_n[:, None] & m_d[None, :]
         b_k = tl.load(p_n[:, None] + o_d[None, :], mask=m_nd, other=0.0)  # [TOKENS, DP]
         b_v = tl.load(p_n[:, None] + s_kv + o_d[None, :], mask=m_nd, other=0.0)
-        if EXACT:
-            b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
-        else:
-            b_s = tl.dot(b_q, tl.trans(b_k)) * scale
+        b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale
         b_s = tl.where(m_n[None, :], b_s, float("-inf"))
         new_top = tl.maximum(top, tl.max(b_s, 1))
         kept = tl.exp2(top - new_top)
         b_p = tl.exp2(b_s - new_top[:, None])
         b_l = b_l * kept[:, None] + b_p
         b_o = b_o * kept[:, None]
-        if EXACT:
-            b_o = tl.dot(b_p, b_v, b_o, input_precision="ieee")
-        else:
-            b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
         top = new_top
     total = tl.sum(b_l, 1)
 
     if SPLITS == 1:
-        _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh, D)
+        _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh)
     else:
         i_part = i_pair * SPLITS + i_s
         tl.store(mixed + i_part * (G * D) + o_g[:, None] * D + o_d[None, :], b_o, mask=m_gd)
@@ -146,7 +151,7 @@ def _join_group(
         share = tl.exp2(own_top - top)
         total += share * own
         b_o += share[:, None] * tl.load(p_gd, mask=m_gd, other=0.0, cache_modifier=".cg")
-    _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh, D)
+    _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh)
 
 
 @triton.jit
@@ -201,8 +206,8 @@ def attend_scratch(
     """Memory for `attend_*` over up to `places` rows and lists of up to `blocks` blocks. The only allocation."""
     tuning, sms = tuning or Tuning(), sm_count(device)
     tiles = -(-blocks * block // tile_tokens(padded(head_dim, 16), dtype.itemsize))
-    parts = max(pairs * _splits(pairs, tiles, sms, tuning) for pairs in range(kv_heads, places * kv_heads + 1, kv_heads))
-    group = q_heads // kv_heads
+    group, pairs = q_heads // kv_heads, places * kv_heads
+    parts = most_parts(pairs, tiles, sms) if tuning.splits is None else pairs * tuning.splits
     return AttendScratch(
         mixed=torch.empty(parts * group * head_dim, dtype=torch.float32, device=device),
         stats=torch.empty(parts * 2 * group, dtype=torch.float32, device=device),
@@ -251,8 +256,10 @@ def attend_all(
     q: torch.Tensor, paged: Paged, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch
 ) -> None:
     """The same over every block of a row, up to its current one. See `attend_slots`."""
-    blocks = paged.table.shape[2] * paged.page_blocks
-    _launch(q, paged.array, None, None, paged.table, position, spec, out, scratch, blocks=blocks, page=paged.page_blocks)
+    _launch(
+        q, paged.array, None, None, paged.table, position, spec, out, scratch,
+        blocks=paged.table.shape[2] * paged.page_blocks, page=paged.page_blocks,
+    )  # fmt: skip
 
 
 def _splits(pairs: int, tiles: int, sms: int, tuning: Tuning) -> int:
@@ -273,7 +280,10 @@ def _launch(
     pairs, group, wide = batch * heads, q_heads // heads, padded(width, 16)
     tokens, tuning = tile_tokens(wide, q.element_size()), scratch.tuning
     splits = _splits(pairs, -(-blocks * spec.block // tokens), scratch.sms, tuning)
-    if pairs * splits * 2 * group > scratch.stats.numel() or pairs * splits * group * width > scratch.mixed.numel():
+    parts = pairs * splits * group
+    if splits > 1 and (
+        parts * 2 > scratch.stats.numel() or parts * width > scratch.mixed.numel() or pairs > scratch.arrived.numel()
+    ):
         raise ConfigError(
             f"scratch was made for less than {batch} rows of {blocks} blocks ({pairs} x {splits} pieces): "
             "pass the most places and blocks to attend_scratch"
@@ -289,7 +299,7 @@ def _launch(
         q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table),
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=tokens,
-        SPLITS=splits, FUSED=fused, FIND=find, EXACT=q.dtype == torch.float32, STAGES=stages,
+        SPLITS=splits, FUSED=fused, FIND=find, PRECISION="ieee", STAGES=stages,
         num_warps=max(tuning.warps, padded(group, 16) // 16),
     )  # fmt: skip
     if splits > 1 and not fused:

@@ -8,6 +8,8 @@ import attrs
 
 #: Most pieces of one list: every piece leaves a partial result that somebody must add up.
 MOST_SPLITS = 128
+#: Most thread blocks for each multiprocessor, unless there are more lists than that.
+_WAVES = 16
 #: Bytes of keys in one tile. K and V of a few tiles in flight must fit a multiprocessor's shared memory.
 _TILE_BYTES = 16 * 2**10
 #: Part of a multiprocessor's share of device memory that one thread block draws by itself.
@@ -53,4 +55,14 @@ def split_count(pairs: int, tiles: int, sms: int) -> int:
         tiles_each = -(-tiles // splits)
         return mine * (tiles_each + _PIECE / 2) / min(1.0, mine * _ALONE) + _PIECE + _JOIN * splits
 
-    return min(range(1, max(1, min(tiles, MOST_SPLITS)) + 1), key=cost)
+    return min(range(1, most_splits(pairs, tiles, sms) + 1), key=cost)
+
+
+def most_splits(pairs: int, tiles: int, sms: int) -> int:
+    """Bound of `split_count`. It grows with tiles, and `pairs` times it is at most `most_parts`."""
+    return max(1, min(tiles, MOST_SPLITS, _WAVES * sms // pairs))
+
+
+def most_parts(pairs: int, tiles: int, sms: int) -> int:
+    """Most pieces in all of up to `pairs` lists of up to `tiles` tiles."""
+    return max(pairs, min(pairs * min(tiles, MOST_SPLITS), _WAVES * sms))

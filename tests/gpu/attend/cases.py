@@ -81,7 +81,8 @@ def make_rows(
     pages = [max(0, -(-(position // spec.block + 1) // page_blocks)) for position in positions]
     order = torch.randperm(sum(pages) * heads + 2, generator=stream).tolist()
     array = torch.full(((len(order)) * page_blocks, 2, spec.block, width), NAN, dtype=torch.float64)
-    logical, places = [], []
+    logical: list[list[list[int]]] = []
+    places: list[list[list[int]]] = []
     for position, count in zip(positions, pages, strict=True):
         logical.append([_choose(position, spec, stream) for _ in range(heads)])
         places.append([])

@@ -130,9 +130,9 @@ def test_scratch_is_used_again_and_again_and_by_fewer_rows() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    rows = make_rows(7, [50, 70], spec=SMALL, heads=1, group=2, width=32, dtype=torch.float32)
+    rows = make_rows(7, [50, 70], spec=SMALL, heads=1, group=2, width=256, dtype=torch.float32)
     small = attend_scratch(
-        places=1, q_heads=2, kv_heads=1, head_dim=32, blocks=5, block=16, dtype=rows.dtype, device=DEVICE,
+        places=1, q_heads=2, kv_heads=1, head_dim=256, blocks=5, block=16, dtype=rows.dtype, device=DEVICE,
         tuning=Tuning(splits=2),
     )  # fmt: skip
     with pytest.raises(ConfigError, match="pass the most places and blocks"):
