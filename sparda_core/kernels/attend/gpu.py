@@ -66,12 +66,13 @@ def _write_out(out, mixed, total, o_g, o_d, m_gd, s_h):
     tl.store(out + o_g[:, None] * s_h + o_d[None, :], mixed.to(out.dtype.element_ty), mask=m_gd)
 
 
-@triton.jit
+# Few variants are compiled: a number of pieces is only known to the compiler where one program adds them up.
+@triton.jit(do_not_specialize=["splits"])
 def _attend_kernel(
-    q, array, blocks, counts, table, position, out, mixed, stats, arrived, scale,
+    q, array, blocks, counts, table, position, out, mixed, stats, arrived, splits, scale,
     s_qb, s_qh, s_n, s_kv, s_t, s_bb, s_bh, s_cb, s_ch, s_tb, s_th, s_ob, s_oh,
     HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    BLOCK: tl.constexpr, PAGE: tl.constexpr, TOKENS: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr,
+    BLOCK: tl.constexpr, PAGE: tl.constexpr, TOKENS: tl.constexpr, JOIN: tl.constexpr,
     FIND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     i_pair = tl.program_id(0).to(tl.int64)  # row * HEADS + head
@@ -87,7 +88,7 @@ def _attend_kernel(
 
     seen = _tokens_seen(tl.load(position + i_b), counts + i_b * s_cb + i_h * s_ch, FIND, BLOCK)
     tiles = tl.cdiv(seen, TOKENS)
-    each = tl.cdiv(tiles, SPLITS)
+    each = tl.cdiv(tiles, splits)
     first = i_s * each
     last = tl.minimum(first + each, tiles)
 
@@ -113,22 +114,22 @@ def _attend_kernel(
         top = new_top
     total = tl.sum(b_l, 1)
 
-    if SPLITS == 1:
+    if JOIN == 1:
         _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh)
     else:
-        i_part = i_pair * SPLITS + i_s
+        i_part = i_pair * splits + i_s
         tl.store(mixed + i_part * (G * D) + o_g[:, None] * D + o_d[None, :], b_o, mask=m_gd)
         tl.store(stats + i_part * (2 * G) + o_g, top, mask=o_g < G)
         tl.store(stats + i_part * (2 * G) + G + o_g, total, mask=o_g < G)
-        if FUSED:
+        if JOIN > 1:
             # Every thread's stores come before the barrier, the barrier before one thread's release.
             tl.debug_barrier()
             before = tl.atomic_add(arrived + i_pair, 1, sem="acq_rel", scope="gpu")
-            if before == SPLITS - 1:
+            if before == JOIN - 1:
                 tl.store(arrived + i_pair, 0)  # for the next launch
-                mixed += i_pair * SPLITS * (G * D)
-                stats += i_pair * SPLITS * (2 * G)
-                _join_group(mixed, stats, out, o_g, o_d, m_gd, s_oh, G, GP, D, DP, SPLITS)
+                mixed += i_pair * JOIN * (G * D)
+                stats += i_pair * JOIN * (2 * G)
+                _join_group(mixed, stats, out, o_g, o_d, m_gd, s_oh, G, GP, D, DP, JOIN)
 
 
 @triton.jit
@@ -154,25 +155,25 @@ def _join_group(
     _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _join_kernel(
-    mixed, stats, out, s_ob, s_oh,
-    HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    SPLITS: tl.constexpr, SP: tl.constexpr, STEP: tl.constexpr,
+    mixed, stats, out, splits, s_ob, s_oh,
+    HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, SP: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
+    """Add up the pieces of one query head."""
     i_q = tl.program_id(0).to(tl.int64)  # row * Hq + query head
     i_pair, i_g = i_q // G, i_q % G
     i_b, i_h = i_pair // HEADS, i_pair % HEADS
-    mixed += i_pair * SPLITS * (G * D) + i_g * D
-    stats += i_pair * SPLITS * (2 * G) + i_g
+    mixed += i_pair * splits * (G * D) + i_g * D
+    stats += i_pair * splits * (2 * G) + i_g
     o_d, o_a = tl.arange(0, DP), tl.arange(0, SP)
-    top = tl.max(tl.load(stats + o_a * (2 * G), mask=o_a < SPLITS, other=float("-inf")), 0)
+    top = tl.max(tl.load(stats + o_a * (2 * G), mask=o_a < splits, other=float("-inf")), 0)
     top = tl.where(top == float("-inf"), 0.0, top)
     total = 0.0
     b_o = tl.zeros([DP], tl.float32)
-    for i_s in tl.static_range(0, SPLITS, STEP):
+    for i_s in range(0, splits, STEP):
         o_s = i_s + tl.arange(0, STEP)
-        m_s = o_s < SPLITS
+        m_s = o_s < splits
         share = tl.exp2(tl.load(stats + o_s * (2 * G), mask=m_s, other=float("-inf")) - top)  # [STEP]
         own = tl.load(stats + o_s * (2 * G) + G, mask=m_s, other=0.0)
         m_sd = m_s[:, None] & (o_d < D)[None, :]
@@ -291,21 +292,20 @@ def _launch(
     find = _ALL if blocks_list is None else _SLOTS if table is None else _PAGES
     # A tile waits for its block's id, that of a paged layer for its page too: each is a step of the pipeline.
     stages = 1 + tuning.depth * (3 if table is not None and blocks_list is not None else 2)
-    fused = 1 < splits <= tuning.fused_up_to
     ids, by_row, rooms = (t if t is not None else position for t in (blocks_list, counts, table))
     _attend_kernel[(pairs, splits)](
         q, array, ids, by_row, rooms, position, out, scratch.mixed, scratch.stats, scratch.arrived,
-        width**-0.5 * 1.4426950408889634,  # weights are powers of two
+        splits, width**-0.5 * 1.4426950408889634,  # weights are powers of two
         q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table),
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=tokens,
-        SPLITS=splits, FUSED=fused, FIND=find, PRECISION="ieee", STAGES=stages,
+        JOIN=splits if splits <= max(1, tuning.fused_up_to) else 0, FIND=find, PRECISION="ieee", STAGES=stages,
         num_warps=max(tuning.warps, padded(group, 16) // 16),
     )  # fmt: skip
-    if splits > 1 and not fused:
+    if splits > max(1, tuning.fused_up_to):
         _join_kernel[(batch * q_heads,)](
-            scratch.mixed, scratch.stats, out, out.stride(0), out.stride(1),
-            HEADS=heads, G=group, D=width, DP=wide, SPLITS=splits, SP=padded(splits), STEP=min(32, padded(splits)),
+            scratch.mixed, scratch.stats, out, splits, out.stride(0), out.stride(1),
+            HEADS=heads, G=group, D=width, DP=wide, SP=padded(MOST_SPLITS), STEP=32,
             num_warps=4,
         )  # fmt: skip
 
