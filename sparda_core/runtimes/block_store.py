@@ -28,7 +28,6 @@ class BlockStore:
     page_blocks  blocks per page; one page belongs to one (layer, row, KV head)
     limit_bytes  most bytes of pages in use; None: as much as the machine has
     tier         name of the store in errors
-    pool         where the pages lie, if not in an array that grows; its own sizes and tier count then
 
     To append: `reserve`, write through `physical_at`, and when every layer is written `set_length`. Only
     tokens counted by `set_length` survive a fork or a page copied on write. Whoever retires, crops or
@@ -38,13 +37,13 @@ class BlockStore:
 
     def __init__(
         self, *, layers: Sequence[int], kv_heads: int, block: int, head_dim: int, dtype: npt.DTypeLike = np.float32,
-        page_blocks: int = 64, limit_bytes: int | None = None, tier: str = "host", pool: PagePool | None = None,
+        page_blocks: int = 64, limit_bytes: int | None = None, tier: str = "host",
     ) -> None:  # fmt: skip
         check_sizes(kv_heads=kv_heads, block=block, head_dim=head_dim, page_blocks=page_blocks)
         self.block, self.kv_heads = block, kv_heads
         self._layers = {layer: i for i, layer in enumerate(layers)}
         self._page_tokens = page_blocks * block
-        self._pool = pool or PagePool(
+        self._pool = PagePool(
             page_blocks=page_blocks, block=block, head_dim=head_dim, dtype=dtype, limit_bytes=limit_bytes, tier=tier
         )
         self._rows = RowTable()
@@ -156,7 +155,7 @@ class BlockStore:
         return self._table[place, self._layers[layer], :, : self._mapped[place] * self._pool.page_blocks]
 
     def row_pages(self, row: int) -> IntArray:
-        """int64 [L, Hk, n]: the pages of a row, reserved ones included; page p holds its blocks from p * page_blocks on."""
+        """int64 [L, Hk, n]: a row's pages in order, reserved ones included."""
         place = self._rows.place(row)
         return self._pages(place, 0, int(self._mapped[place]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.pages import PagePool
 
 
@@ -31,3 +32,14 @@ class FixedPages(PagePool):
 
     def _grow(self, more: int) -> None:
         raise self._full(more, len(self._free), "retire or crop rows, or open with more places, tokens or memory")
+
+
+class FixedBooks(BlockStore):
+    """The books of a BlockStore over pages that cannot grow; who holds which page, and no content."""
+
+    def __init__(self, *, layers: int, kv_heads: int, block: int, pool: FixedPages) -> None:
+        super().__init__(
+            layers=range(layers), kv_heads=kv_heads, block=block, head_dim=1, page_blocks=pool.page_blocks,
+            tier=pool.tier,
+        )  # fmt: skip
+        self._pool = pool

@@ -6,16 +6,14 @@ The host tier of offloaded layers (pinned memory) and the device tier of residen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.tables import Paged
-from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.gpu.alias import as_words, on_device
-from sparda_core.runtimes.gpu.fixed_pages import FixedPages
+from sparda_core.runtimes.gpu.fixed_pages import FixedBooks, FixedPages
+from sparda_core.runtimes.gpu.sizes import StoreSizes
 from sparda_core.runtimes.gpu.upload import upload
 
 #: One layer's index, or all.
@@ -28,36 +26,30 @@ class PageStore:
     """Rows of L layers by place. B places, Hk KV heads, D head dim, P pages a (row, head).
 
     memory  uint8 [bytes], on the device or pinned on the host; it holds whole pages, as many as fit
-    tokens  most tokens of a row
-    dtype   of keys and values; with `scales` the memory holds float8 of them, and `write` is not for it
+    float8  the memory holds float8 of keys and values, with scales; `write` is not for it
 
     Nothing here waits for the device: blocks and tables change by operations on the current stream, which must be
     the one that steps are launched on. So a step under way still sees the pages as they were.
     """
 
-    def __init__(
-        self, *, layers: int, places: int, kv_heads: int, block: int, head_dim: int, tokens: int, page_blocks: int,
-        dtype: torch.dtype, memory: torch.Tensor, device: torch.device, tier: str, float8: bool = False,
-    ) -> None:  # fmt: skip
-        stored = torch.uint8 if float8 else dtype
-        page_bytes = page_blocks * 2 * block * head_dim * stored.itemsize
+    def __init__(self, sizes: StoreSizes, memory: torch.Tensor, *, tier: str, float8: bool = False) -> None:
+        stored = torch.uint8 if float8 else sizes.dtype
+        device, block, width = sizes.device, sizes.block, sizes.head_dim
+        page_bytes = sizes.page_blocks * 2 * block * width * stored.itemsize
         pages = memory.numel() // page_bytes
-        self.block, self.page_blocks, self.dtype, self.tier = block, page_blocks, dtype, tier
-        shape = (pages * page_blocks, 2, block, head_dim)
+        self.block, self.page_blocks, self.dtype, self.tier = block, sizes.page_blocks, sizes.dtype, tier
+        shape = (pages * sizes.page_blocks, 2, block, width)
         whole = memory[: pages * page_bytes]
         self.array = whole.view(stored).view(shape)
         self.scales = torch.zeros(shape[:2], device=device) if float8 else None
-        self._rows = on_device(whole, device).view(stored).view(-1, head_dim)  # row (block * 2 + part) * block + token
+        self._rows = on_device(whole, device).view(stored).view(-1, width)  # (block * 2 + part) * tokens + token
         self._pool = FixedPages(
-            pages=pages, page_blocks=page_blocks, block=block, head_dim=head_dim, itemsize=stored.itemsize, tier=tier
+            pages=pages, page_blocks=sizes.page_blocks, block=block, head_dim=width, itemsize=stored.itemsize, tier=tier
         )
-        self._book = BlockStore(
-            layers=range(layers), kv_heads=kv_heads, block=block, head_dim=head_dim, page_blocks=page_blocks,
-            pool=self._pool,
-        )  # fmt: skip
-        wide = -(-tokens // (block * page_blocks))
-        self.table = torch.full((layers, places, kv_heads, wide), -1, dtype=torch.int32, device=device)
-        self._shown = np.full((places, layers, kv_heads, wide), -1, np.int32)  # what the table holds
+        self._book = FixedBooks(layers=sizes.layers, kv_heads=sizes.kv_heads, block=block, pool=self._pool)
+        wide = -(-sizes.tokens // (block * sizes.page_blocks))
+        self.table = sizes.ints(*sizes.lead, wide, value=-1)
+        self._shown = np.full((sizes.places, sizes.layers, sizes.kv_heads, wide), -1, np.int32)  # what the table holds
         self._row_of: dict[int, int] = {}  # place -> row of the book
         self._next = 0
 
@@ -67,6 +59,11 @@ class PageStore:
     def used_bytes(self) -> int:
         """Bytes of pages in use; pages that rows share count once."""
         return self._book.used_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all pages."""
+        return self.array.nbytes
 
     def paged(self, at: int) -> Paged:
         """One layer, as kernels take it."""
@@ -129,14 +126,10 @@ class PageStore:
         copies, self._pool.copies = self._pool.copies, []
         if not copies:
             return
-        pairs = [
-            (page * self.page_blocks + i for i in range(blocks))
-            for source, target, blocks in copies
-            for page in (source, target)
-        ]
-        source, target = ([block for ids in pairs[side::2] for block in ids] for side in (0, 1))
-        ids = torch.tensor([source, target], dtype=torch.int64)
-        self.copy_blocks(*upload(ids.numpy(), torch.empty_like(ids, device=self.table.device)))
+        n = self.page_blocks
+        ids = np.array([[source * n + i, target * n + i] for source, target, blocks in copies for i in range(blocks)])
+        where = torch.empty(ids.T.shape, dtype=torch.int64, device=self.table.device)
+        self.copy_blocks(*upload(np.ascontiguousarray(ids.T), where))
 
     def copy_blocks(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Blocks `source` onto blocks `target`, int64 [n] each on the device."""
@@ -148,7 +141,7 @@ class PageStore:
     # Content --------------------------------------------------------------------------------------
 
     def block_ids(self, at: At, place: int, blocks: torch.Tensor) -> torch.Tensor:
-        """int64 [(L,) Hk, n] on the device: index in `array` of logical blocks int64 [n]; undefined beyond the pages."""
+        """int64 [(L,) Hk, n] on the device: index in `array` of blocks int64 [n] of a row."""
         pages = self.table[at, place].index_select(-1, blocks // self.page_blocks).long()
         return pages * self.page_blocks + blocks % self.page_blocks
 
@@ -183,7 +176,7 @@ class PageStore:
 
     def _take(self, rows: torch.Tensor, part: int) -> torch.Tensor:
         words = as_words(self._rows)
-        taken = words.index_select(0, rows.reshape(-1)).view(self.array.dtype).view(*rows.shape, -1)
+        taken = words.index_select(0, rows.reshape(-1)).view(self.array.dtype).view(*rows.shape, self.array.shape[3])
         if self.scales is None:
             return taken
         scale = self.scales[:, part].index_select(0, (rows // (2 * self.block)).reshape(-1)).view(*rows.shape, 1)
@@ -197,7 +190,3 @@ class PageStore:
         positions = torch.arange(start, stop, device=self.table.device)
         return self.block_ids(at, place, positions // self.block) * (2 * self.block) + positions % self.block
 
-
-def pages_needed(layers: int, kv_heads: int, lengths: Sequence[int], block: int, page_blocks: int) -> int:
-    """Pages that rows of these lengths take, when none is shared."""
-    return layers * kv_heads * sum(-(-tokens // (block * page_blocks)) for tokens in lengths)
