@@ -1,6 +1,6 @@
 """The GPU suite by one command: every test of tests/gpu on this machine's GPU, its result kept with provenance.
 
-    python benchmarks/gpu/suite.py [--out benchmarks/results/DATE-gpu-suite.json] [pytest options ...]
+python benchmarks/gpu/suite.py [--out benchmarks/results/DATE-gpu-suite.json] [pytest options ...]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ET  # noqa: S405  the file is pytest's own, written a moment ago
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 

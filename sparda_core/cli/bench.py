@@ -12,7 +12,7 @@ from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, r
 from sparda_core.bench.decode.store import Settings, Store
 from sparda_core.cli.options import add_json
 from sparda_core.cli.parser import number
-from sparda_core.cli.running import progress
+from sparda_core.cli.running import Report, progress
 from sparda_core.cli.screen import plain, show_json, show_table
 from sparda_core.errors import CapacityError, ConfigError
 
@@ -85,7 +85,9 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
     return cells
 
 
-def measure_all(cells: Sequence[Cell], bench: Bench, store: Store, *, resume: bool, report: Any) -> list[dict[str, Any]]:
+def measure_all(
+    cells: Sequence[Cell], bench: Bench, store: Store, *, resume: bool, report: Report
+) -> list[dict[str, Any]]:  # fmt: skip
     """Rows in the order of the cells; one that does not fit says why."""
     rows = []
     for done, cell in enumerate(cells):
