@@ -49,7 +49,8 @@ def summary(report: Path) -> dict[str, Any]:
         for name, found in outcomes.items():
             part = case.find(name)
             if part is not None:
-                found.append({"test": f"{case.get('classname')}::{case.get('name')}", "why": part.get("message", "")[:300]})
+                test = f"{case.get('classname')}::{case.get('name')}"
+                found.append({"test": test, "why": part.get("message", "")[:300]})
     broken = outcomes["failure"] + outcomes["error"]
     return {
         "tests": len(cases), "passed": len(cases) - len(broken) - len(outcomes["skipped"]), "failed": len(broken),

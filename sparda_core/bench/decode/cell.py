@@ -27,7 +27,7 @@ class Cell:
     churn           share of a selection that was not in the last one; without meaning where all is resident
     policy, slots   what the pool keeps, and slots as a multiple of the budget
     host_dtype      "same" as on the device, or "fp8"
-    copies          "ours": the profile's CTAs and bytes in flight; "paper": 16 CTAs below batch 32, else 32, 16 KiB each
+    copies          "ours": the profile's CTAs and bytes in flight; "paper": 16 CTAs, 32 from batch 32, 16 KiB each
     launches        "graph": one CUDA graph a step; "eager": every kernel launched by the host
     """
 

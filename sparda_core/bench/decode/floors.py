@@ -7,7 +7,7 @@ import attrs
 from sparda_core.bench.decode.cell import Cell
 from sparda_core.shapes import BlockSpec, ModelShape
 
-#: Measured on an H200 (benchmarks/results): device memory as a copy sees it, and what gather kernels read of pinned memory.
+#: Measured on an H200: device memory as a copy sees it, and what gather kernels read of pinned memory.
 HBM_BYTES_PER_S, LINK_BYTES_PER_S = 4.2e12, 51e9
 
 

@@ -69,7 +69,7 @@ class Rows:
 
 
 def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0.10) -> list[Row]:
-    """What overlap and selection gain at each batch: one line a batch, at the paper's pool. None where a cell is missing.
+    """What overlap and selection gain at the paper's pool, a line a batch; None where a cell is missing.
 
     prefetch_over_query_sync   query sync / forecast prefetch: the headline
     overlap_alone              forecast sync / forecast prefetch

@@ -32,7 +32,7 @@ class BatchTrace:
     streams: npt.NDArray[np.int64]
 
     def held(self, slots: int) -> Ids:
-        """int32 [P, slots]: blocks on the device before the first step, the last selected first; -1 where none is left."""
+        """int32 [P, slots]: blocks on the device before the first step, the last selected first; -1 for none."""
         known = np.concatenate((self.before, self.stack), axis=1)[:, :slots]
         held = np.full((known.shape[0], slots), -1, np.int32)
         held[:, : known.shape[1]] = known
