@@ -34,34 +34,29 @@ HEADS, BLOCKS = (2, 2049) if GPU else (1, 20)
 MEMORY, LAUNCH = 4.2e12, 1.8e-6
 #: Expected microseconds a launch, hot, from counted instructions, barriers and dependent loads; before measuring.
 EXPECTED = {"choose": 4.0, "diff last-selection": 3.5, "diff lru": 4.5, "diff score": 5.0, "choose+diff lru": 7.0}
-#: Layers that take turns, and selections of each that take turns: neighbours differ in about 10 % of their blocks.
-LAYERS, TURNS, NOISE = 8, 4, 0.12
+#: Layers of a graph, one launch each; share of a layer's free blocks that its slots lack.
+LAYERS, CHURN = 32, 0.15
 SCRUB = 64 * 2**20
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Load:
-    """One layer of `places` rows at the end of their context, with several scores to select by."""
+    """One layer of `places` rows at the end of their context, and the scores to select by."""
 
     world: World
-    scores: tuple[torch.Tensor, ...]
+    scores: torch.Tensor
 
     @classmethod
     def of(cls, places: int, slots: int, seed: int) -> Load:
-        """Normal scores, neighbours in rank seldom apart; every list long enough for all turns."""
+        """Normal scores; empty slots."""
         made = torch.Generator().manual_seed(seed)
         world = World.of(SPEC, places=places, heads=HEADS, slots=slots, blocks=BLOCKS, seed=seed)
-        room = places * HEADS * SPEC.budget * TURNS
-        lists = {name: torch.zeros(room, dtype=torch.int32, device=DEVICE) for name in ("source", "target")}
-        world = attrs.evolve(world, diff=attrs.evolve(world.diff, **lists))
-        world.start(torch.full((places,), BLOCKS * SPEC.block - 2), tick=1)
-        base = torch.randn(places, HEADS, BLOCKS, generator=made)
-        drift = [NOISE * torch.randn(base.shape, generator=made) for _ in range(TURNS)]
-        return cls(world=world, scores=tuple(strided(base + one) for one in drift))
+        world.start(torch.full((places,), BLOCKS * SPEC.block - 2), tick=1000)
+        return cls(world=world, scores=strided(torch.randn(places, HEADS, BLOCKS, generator=made)))
 
-    def launch(self, kind: str, turn: int, tick: torch.Tensor) -> None:
+    def launch(self, kind: str, tick: torch.Tensor) -> None:
         """One launch of one kind."""
-        world, scores = self.world, self.scores[turn]
+        world, scores = self.world, self.scores
         tables, policy = (world.slots, world.host), kind.rpartition(" ")[2]
         if kind == "choose":
             choose_blocks(scores, world.position, SPEC, world.choice)
@@ -70,9 +65,31 @@ class Load:
         else:
             diff_slots(world.choice, world.position, *tables, policy, scores, tick, world.diff)
 
+    def fill(self, seed: int) -> None:
+        """Slots full of blocks at random ages, among them the selection but for CHURN of its free ones."""
+        self.launch("choose", self.world.tick)
+        slots, blocks = self.world.slots, self.world.choice.blocks
+        made = torch.Generator(DEVICE).manual_seed(seed)
+        shape = (*blocks.shape[:2], BLOCKS)
+        chosen = torch.zeros(*blocks.shape[:2], BLOCKS + 1, dtype=torch.bool, device=DEVICE)
+        chosen.scatter_(2, torch.where(blocks < 0, BLOCKS, blocks).long(), value=True)
+        at = torch.arange(BLOCKS, device=DEVICE)
+        free = (at >= SPEC.sink) & (at < BLOCKS - 1 - SPEC.local)
+        lacks = chosen[..., :-1] & free & (torch.rand(shape, device=DEVICE, generator=made) < CHURN)
+        prefer = torch.rand(shape, device=DEVICE, generator=made) + 2 * chosen[..., :-1] - 9 * lacks.float()
+        count = min(slots.held.shape[2], int((~lacks).sum(-1).min()))
+        held = prefer.topk(count).indices
+        held = held.gather(2, torch.rand(held.shape, device=DEVICE, generator=made).argsort(-1))
+        slots.held.fill_(-1)
+        slots.where.fill_(-1)
+        slots.held[..., :count] = held.int()
+        slots.where.scatter_(2, held, torch.arange(count, device=DEVICE).int().expand(held.shape))
+        slots.used.copy_(torch.randint(1, 900, slots.used.shape, device=DEVICE, generator=made))
+
 
 def check(policy: str, *, places: int, slots: int, steps: int, fused: bool) -> None:
     """Some steps beside the reference, one place inactive in the second; raises AssertionError where they differ."""
+    made = torch.Generator().manual_seed(slots)
     load = Load.of(places, slots, seed=slots)
     world, model = load.world, model_of(load.world)
     first = BLOCKS * SPEC.block - 2 - steps
@@ -80,14 +97,11 @@ def check(policy: str, *, places: int, slots: int, steps: int, fused: bool) -> N
         at = torch.full((places,), first + step) - SPEC.block * torch.arange(places)
         at[-1] = -1 if step == 1 else at[-1]
         world.start(at, tick=step + 1)
-        scores = load.scores[step % TURNS]
-        if fused:
-            load.launch(f"choose+diff {policy}", step % TURNS, world.tick)
-        else:
-            load.launch("choose", step % TURNS, world.tick)
-            load.launch(f"diff {policy}", step % TURNS, world.tick)
-        check_step(world, model, expect(world, model, world.choice.blocks, policy, scores, step + 1))
-        check_choice(world, scores)
+        for kind in [f"choose+diff {policy}"] if fused else ["choose", f"diff {policy}"]:
+            load.launch(kind, world.tick)
+        check_step(world, model, expect(world, model, world.choice.blocks, policy, load.scores, step + 1))
+        check_choice(world, load.scores)
+        load.scores.add_(0.1 * torch.randn(load.scores.shape, generator=made).to(DEVICE))
 
 
 def check_choice(world: World, scores: torch.Tensor) -> None:
@@ -100,10 +114,10 @@ def check_choice(world: World, scores: torch.Tensor) -> None:
 
 def times(batch: int, factor: int) -> Iterator[dict[str, Any]]:
     """Rows of the table for one batch and `factor` x budget slots."""
+    loads = [Load.of(batch, factor * SPEC.budget, seed) for seed in range(LAYERS)]
     kinds = ["choose"] if factor == 1 else []
     kinds += [f"diff {policy}" for policy in POLICIES if factor == 1 or policy != "last-selection"]
     for kind in [*kinds, "choose+diff lru"]:
-        loads = [Load.of(batch, factor * SPEC.budget, seed) for seed in range(LAYERS)]
         hot, misses = measure(loads, kind, scrub=False)
         cold, _ = measure(loads, kind, scrub=True)
         floor = (bytes_of(kind, batch, factor) / MEMORY + LAUNCH) * 1e6
@@ -125,44 +139,32 @@ def bytes_of(kind: str, batch: int, factor: int) -> float:
 
 
 def measure(loads: list[Load], kind: str, *, scrub: bool) -> tuple[float, float]:
-    """Microseconds a launch, and misses a (row, head) of it.
-
-    A diff follows a selection that is not timed: turn t of a layer has its own copy of the selection.
-    """
-    jobs = [(load, turn) for turn in range(TURNS) for load in loads]
-    # 16 bytes apart, so that one compiled kernel serves all.
-    ticks = torch.arange(1, len(jobs) + 1, dtype=torch.int32, device=DEVICE)[:, None].repeat(1, 4)
-    if kind.startswith("diff"):
-        jobs = [(chosen(load, turn), turn) for load, turn in jobs]
+    """Microseconds a launch, and misses a (row, head) of it. Tables are put back before every replay."""
     waste = torch.zeros(SCRUB, dtype=torch.uint8, device=DEVICE)
+    kept = []
+    for seed, load in enumerate(loads):
+        load.fill(seed)
+        slots = load.world.slots
+        kept += [(tensor, tensor.clone()) for tensor in (slots.held, slots.used, slots.where)]
 
-    def all_jobs(*, run: bool = True) -> None:
-        for i, (load, turn) in enumerate(jobs):
+    def all_layers(*, run: bool = True) -> None:
+        for load in loads:
             if scrub:
                 waste.zero_()
             if run:
-                load.launch(kind, turn, ticks[i, :1])
+                load.launch(kind, load.world.tick)
 
     def between() -> None:
-        ticks.add_(len(jobs))
+        for tensor, was in kept:
+            tensor.copy_(was)
         for load in loads:
             load.world.diff.count.zero_()
 
-    total = replay_us(all_jobs, between)
+    total = replay_us(all_layers, between)
     misses = statistics.mean(float(load.world.diff.misses.float().mean()) for load in loads) if "diff" in kind else 0.0
     if scrub:
-        total -= replay_us(lambda: all_jobs(run=False), between)
-    return total / len(jobs), misses
-
-
-def chosen(load: Load, turn: int) -> Load:
-    """The same layer with a selection of its own, made by this turn's scores."""
-    choice = attrs.evolve(
-        load.world.choice, blocks=load.world.choice.blocks.clone(), counts=load.world.choice.counts.clone()
-    )
-    made = attrs.evolve(load, world=attrs.evolve(load.world, choice=choice))
-    made.launch("choose", turn, load.world.tick)
-    return made
+        total -= replay_us(lambda: all_layers(run=False), between)
+    return total / len(loads), misses
 
 
 def replay_us(work: Callable[[], None], between: Callable[[], None], replays: int = 9) -> float:
