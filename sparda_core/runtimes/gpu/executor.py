@@ -14,6 +14,8 @@ from sparda_core.errors import PlanError
 from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.runtimes.gpu.lanes import Lanes
 
+#: Name of the mark behind everything issued to the compute lane.
+_SO_FAR = "so far"
 #: What issues one operation's kernels.
 Issue = Callable[[Op], None]
 
@@ -48,9 +50,12 @@ class Piece:
     joins: tuple[str, ...] = ()
 
     def begin(self) -> None:
-        """Issue the waits that lie before it."""
+        """Issue the waits that lie before it. What the host looks at, the compute lane has ended."""
         for name in self.waits:
             self.lanes.wait(Lane.COMPUTE, name)
+        if self.on_host:
+            self.lanes.mark(Lane.COMPUTE, _SO_FAR)
+            self.lanes.wait(Lane.H2D, _SO_FAR)
 
     def issue(self) -> None:
         """Issue every operation once; to be used inside `lanes.step()`."""
@@ -91,9 +96,8 @@ def pieces_of(plan: StepPlan, table: Mapping[str, Issue], lanes: Lanes, *, host_
 def _cut(group: Sequence[Issued], lanes: Lanes) -> Piece:
     first = group[0]
     if first.op.lane != Lane.COMPUTE:
-        # The host has the list once the compute lane has ended the diff, so the copy itself waits for nothing.
         return Piece((attrs.evolve(first, waits=()),), lanes, on_host=True)
-    # A capture knows no event from outside: waits stand before it, and marks of the compute lane are not needed.
+    # A capture knows no event from outside: waits stand before it, and marks of the compute lane come after it.
     return Piece(tuple(attrs.evolve(step, waits=(), mark=False) for step in group), lanes, waits=first.waits)
 
 

@@ -1,4 +1,4 @@
-"""How often a step is captured: never, or once a batch bucket, to be replayed from then on."""
+"""How often a step is captured: never, or once a bucket of places, to be replayed from then on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ import attrs
 import torch
 
 from sparda_core.runtimes.gpu.executor import Piece
-from sparda_core.runtimes.gpu.lanes import Lanes, StreamLanes
+from sparda_core.runtimes.gpu.lanes import StreamLanes
 
-#: Makes the pieces of a step for a bucket: the places that it covers.
-Pieces = Callable[[int], Sequence[Piece]]
+
+@attrs.frozen
+class StepKey:
+    """What a step is bound, and captured, for.
+
+    places   the bucket: the first places, a power of two of them, or all
+    nucleus  whether any row samples; a step in which all are greedy sorts nothing
+    """
+
+    places: int
+    nucleus: bool = False
+
+
+#: Makes the pieces of a step.
+Pieces = Callable[[StepKey], Sequence[Piece]]
 
 
 def bucket_of(rows: int, places: int) -> int:
@@ -21,11 +34,11 @@ def bucket_of(rows: int, places: int) -> int:
 
 
 class Replays(abc.ABC):
-    """Runs steps of any bucket. A step is issued, not awaited."""
+    """Runs steps of any key, inside `lanes.step()`. A step is issued, not awaited."""
 
     @abc.abstractmethod
-    def run(self, bucket: int) -> None:
-        """Issue one step for the first `bucket` places."""
+    def run(self, key: StepKey) -> None:
+        """Issue one step."""
 
     @abc.abstractmethod
     def reset(self) -> None:
@@ -35,23 +48,21 @@ class Replays(abc.ABC):
 class Eager(Replays):
     """Issues every operation in every step."""
 
-    def __init__(self, make: Pieces, lanes: Lanes) -> None:
-        self._make, self._lanes = make, lanes
-        self._pieces: dict[int, tuple[Piece, ...]] = {}
+    def __init__(self, make: Pieces) -> None:
+        self._make = make
+        self._pieces: dict[StepKey, tuple[Piece, ...]] = {}
 
-    def pieces(self, bucket: int) -> tuple[Piece, ...]:
-        """The step of a bucket, bound once."""
-        if bucket not in self._pieces:
-            self._pieces[bucket] = tuple(self._make(bucket))
-        return self._pieces[bucket]
+    def pieces(self, key: StepKey) -> tuple[Piece, ...]:
+        """The step of a key, bound once."""
+        if key not in self._pieces:
+            self._pieces[key] = tuple(self._make(key))
+        return self._pieces[key]
 
-    def run(self, bucket: int) -> None:
+    def run(self, key: StepKey) -> None:
         """Issue every piece in turn."""
-        pieces = self.pieces(bucket)
-        with self._lanes.step():
-            for piece in pieces:
-                piece.begin()
-                piece.issue()
+        for piece in self.pieces(key):
+            piece.begin()
+            piece.issue()
 
     def reset(self) -> None:
         """Forget the bound pieces."""
@@ -74,7 +85,7 @@ class _Captured:
 
 
 class Captured(Replays):
-    """Issues the first step of a bucket as it is, captures it before the second, and replays it from then on.
+    """Issues the first step of a key as it is, captures it before the second, and replays it from then on.
 
     The first step compiles kernels and makes libraries allocate, which a capture forbids; being a real step, it
     needs no state to be put back. All graphs share one pool: only one of them runs at a time.
@@ -83,30 +94,29 @@ class Captured(Replays):
     def __init__(self, eager: Eager, lanes: StreamLanes) -> None:
         self._eager, self._lanes = eager, lanes
         self._pool = torch.cuda.graph_pool_handle()
-        self._warm: set[int] = set()
-        self._graphs: dict[int, tuple[_Captured, ...]] = {}
+        self._warm: set[StepKey] = set()
+        self._graphs: dict[StepKey, tuple[_Captured, ...]] = {}
         self._old: list[tuple[_Captured, ...]] = []
 
     @property
-    def buckets(self) -> tuple[int, ...]:
-        """Buckets that are captured."""
-        return tuple(sorted(self._graphs))
+    def captured(self) -> tuple[StepKey, ...]:
+        """What is captured, oldest first."""
+        return tuple(self._graphs)
 
-    def run(self, bucket: int) -> None:
-        """Replay the bucket's graphs."""
-        if bucket not in self._graphs:
-            if bucket not in self._warm:
-                self._eager.run(bucket)
-                self._warm.add(bucket)
+    def run(self, key: StepKey) -> None:
+        """Replay the key's graphs."""
+        if key not in self._graphs:
+            if key not in self._warm:
+                self._eager.run(key)
+                self._warm.add(key)
                 return
-            self._graphs[bucket] = self._capture(bucket)
-        with self._lanes.step():
-            for part in self._graphs[bucket]:
-                part.issue()
+            self._graphs[key] = self._capture(key)
+        for part in self._graphs[key]:
+            part.issue()
 
-    def _capture(self, bucket: int) -> tuple[_Captured, ...]:
+    def _capture(self, key: StepKey) -> tuple[_Captured, ...]:
         self._lanes.settle()
-        made = tuple(_Captured(piece, self._graph(piece)) for piece in self._eager.pieces(bucket))
+        made = tuple(_Captured(piece, self._graph(piece)) for piece in self._eager.pieces(key))
         # A graph destroyed during another's capture breaks that capture; nothing is being captured now.
         self._old.clear()
         return made
