@@ -129,7 +129,7 @@ class Machinery:
         heads = {"q": shape.q_heads, "kv": shape.kv_heads}
         known = self.decoder.has_forecast
         return StepParts(
-            decoder=self._decode.first(n),
+            decoder=self._decode.first(n, self.rows.first(n)),
             heads=[
                 FusedHeads(**heads, has_next=known and layer + 1 < shape.layers, has_own=known and layer == 0)
                 for layer in range(shape.layers)
