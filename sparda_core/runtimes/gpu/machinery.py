@@ -12,7 +12,6 @@ import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
-from sparda_core.kernels.append.store import FusedHeads
 from sparda_core.kernels.attend.gpu import attend_scratch
 from sparda_core.kernels.sample.gpu import SampleScratch, sample_scratch
 from sparda_core.plan import Phase
@@ -26,7 +25,7 @@ from sparda_core.runtimes.gpu.lanes import StreamLanes, lanes_of
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.places import first_of_tier
 from sparda_core.runtimes.gpu.sampling import Sampling, draw
-from sparda_core.runtimes.gpu.step import Activations, DecodeStep, StepParts
+from sparda_core.runtimes.gpu.step import DecodeStep, StepParts
 from sparda_core.runtimes.gpu.tiers import GpuTiers
 from sparda_core.runtimes.gpu.upload import upload
 from sparda_core.runtimes.snapshot import RowSnapshot
@@ -47,7 +46,6 @@ class Machinery:
         self.shape, self.device = decoder.shape, decoder.device
         self.tokens = self.shape.context if options.tokens is None else options.tokens
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=selector)
-        decoder.rotary.grow(self.tokens)
         self.lanes = lanes_of(self.device)
         self._open()
         eager = Eager(self._pieces)
@@ -82,12 +80,15 @@ class Machinery:
                 dtype=self.decoder.dtype, lead=self.runtime.lead(self.selector),
             )
         )  # fmt: skip
-        self._decode = self.decoder.device_parts(places)
+        self._model = self.decoder.on_device(places, tokens=self.tokens)
         self.sampling = Sampling.greedy(places, self.device, self.rows.seed)
-        self._made = Activations.of(shape, places, self.decoder.dtype, self.device, forecast=self.decoder.has_forecast)
+        self._attention = torch.zeros(
+            places, shape.q_heads, shape.head_dim, dtype=self.decoder.dtype, device=self.device
+        )  # fmt: skip
+        self._drew = torch.zeros(places, dtype=torch.int64, device=self.device)
         self._attending = attend_scratch(
             places=places, q_heads=shape.q_heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim,
-            blocks=spec.block_count(self.tokens) if self.half.every else spec.budget, block=spec.block,
+            blocks=spec.block_count(self.tokens) if self.half.takes_every_block else spec.budget, block=spec.block,
             dtype=self.decoder.dtype, device=self.device,
         )  # fmt: skip
 
@@ -125,19 +126,14 @@ class Machinery:
         )
 
     def _parts(self, key: StepKey) -> StepParts:
-        n, shape = key.places, self.shape
-        heads = {"q": shape.q_heads, "kv": shape.kv_heads}
-        known = self.decoder.has_forecast
+        n, rows = key.places, self.rows.first(key.places)
         return StepParts(
-            decoder=self._decode.first(n, self.rows.first(n)),
-            heads=[
-                FusedHeads(**heads, has_next=known and layer + 1 < shape.layers, has_own=known and layer == 0)
-                for layer in range(shape.layers)
-            ],
-            tiers=[first_of_tier(tier, n) for tier in self.tiers.layers], rows=self.rows.first(n),
+            decoder=self._model.parts(rows.position),
+            heads=[self._model.heads(layer) for layer in range(self.shape.layers)],
+            tiers=[first_of_tier(tier, n) for tier in self.tiers.layers], rows=rows,
             sampling=self.sampling.at(slice(n)), nucleus=key.nucleus, drawing=self._drawing(key.nucleus),
-            made=self._made.first(n), scratch=self._attending, selector=self.half, engine=self.engine, spec=self.spec,
-            policy=self.runtime.policy, counts=self.tiers.counts, every=self.half.every,
+            attention=self._attention[:n], sampled=self._drew[:n], scratch=self._attending, selector=self.half, engine=self.engine, spec=self.spec,
+            policy=self.runtime.policy, counts=self.tiers.counts, every=self.half.takes_every_block,
             lead=self.runtime.lead(self.selector), copy=self.options.copy_size(n),
         )  # fmt: skip
 
@@ -184,7 +180,7 @@ class Machinery:
         tiers, first = self.tiers.layers, self.plan.resident_layers
         counts = torch.stack([tier.choice.counts for tier in tiers])[:, at].cpu().numpy().astype(np.int64)
         blocks = (lengths + self.spec.block - 1) // self.spec.block
-        if self.half.every:
+        if self.half.takes_every_block:
             # A resident layer's choice is never written where attention takes every block.
             counts[:first] = blocks[None, :, None]
         misses = none.copy()
@@ -257,7 +253,7 @@ class Machinery:
 
     def hand_over(self, place: int, bound: BoundSelector, row: int, tokens: int) -> None:
         """Let the selector's device half take over what its CPU half knows of a row."""
-        self.half.adopt(place, bound, row, tokens)
+        self.half.adopt(place, bound, row, tokens, lambda layer: self.tiers.read(place, layer, 0, tokens)[0])
 
     # Life -----------------------------------------------------------------------------------------
 

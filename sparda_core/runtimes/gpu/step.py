@@ -15,7 +15,7 @@ import torch
 
 from sparda_core.device_view import DeviceView
 from sparda_core.errors import PlanError
-from sparda_core.kernels.append.gpu import append_tokens, rotate_append
+from sparda_core.kernels.append.gpu import append_tokens
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.attend.gpu import AttendScratch, attend_all, attend_pages, attend_slots
 from sparda_core.kernels.diff.gpu import diff_slots
@@ -29,58 +29,18 @@ from sparda_core.runtimes.gpu.options import CopySize
 from sparda_core.runtimes.gpu.sampling import Sampling, draw
 from sparda_core.runtimes.gpu.tier import LayerTier, RowState
 from sparda_core.selector import DeviceSelector
-from sparda_core.shapes import BlockSpec, ModelShape
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Activations:
-    """What a layer leaves for the operations after it; one set for all layers, since they run one by one.
-
-    query, attention  [B, Hq, D]
-    key, value, forecast_next, forecast_own  [B, Hk, D]; Forecasts are None where the model has none
-    sampled  int64 [B]
-    """
-
-    query: torch.Tensor
-    attention: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    forecast_next: torch.Tensor | None
-    forecast_own: torch.Tensor | None
-    sampled: torch.Tensor
-
-    @classmethod
-    def of(
-        cls, shape: ModelShape, places: int, dtype: torch.dtype, device: torch.device, *, forecast: bool
-    ) -> Activations:
-        """Room for `places` rows; nothing is written yet."""
-
-        def room(heads: int) -> torch.Tensor:
-            return torch.empty(places, heads, shape.head_dim, dtype=dtype, device=device)
-
-        q, kv = shape.q_heads, shape.kv_heads
-        return cls(
-            query=room(q), attention=room(q), key=room(kv), value=room(kv),
-            forecast_next=room(kv) if forecast else None, forecast_own=room(kv) if forecast else None,
-            sampled=torch.zeros(places, dtype=torch.int64, device=device),
-        )  # fmt: skip
-
-    def first(self, places: int) -> Activations:
-        """The first `places` places, as views."""
-        cut = {
-            field.name: None if (part := getattr(self, field.name)) is None else part[:places]
-            for field in attrs.fields(type(self))
-        }
-        return Activations(**cut)
+from sparda_core.shapes import BlockSpec
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class StepParts:
     """Everything that a step of some places works on; all tensors are views of these places.
 
-    decoder    parts of the model on fixed buffers (models/device_decoder.py)
+    decoder    parts of the model on fixed buffers: DeviceParts of models/device_decoder.py
     heads      by layer, how its fused product lies
     tiers      by layer
+    attention  [B, Hq, D], what a layer attended to; one for all layers, since they run one by one
+    sampled    int64 [B]
     counts     int32 [L_off], lengths of the lists of misses
     every      whether attention takes every block of a row, wherever the layer is resident
     lead       layers between selecting and attending
@@ -95,7 +55,8 @@ class StepParts:
     sampling: Sampling
     nucleus: bool
     drawing: SampleScratch
-    made: Activations
+    attention: torch.Tensor
+    sampled: torch.Tensor
     scratch: AttendScratch
     selector: DeviceSelector
     engine: Engine
@@ -150,15 +111,15 @@ class DecodeStep:
         parts, own = self._parts, target == source
         tier, forecast = parts.tiers[target], None
         if parts.heads[source].has_own and own:
-            forecast = parts.made.forecast_own
+            forecast = parts.decoder.forecast_own
         elif parts.heads[source].has_next and target == source + 1:
-            forecast = parts.made.forecast_next
+            forecast = parts.decoder.forecast_next
         if self._x is None:
             raise PlanError(f"layer {target} selects before layer {source} projects: no plan of ours does")
         return DeviceView(
             layer=target, source=source, unseen=0 if own else 1, spec=parts.spec, position=parts.rows.position,
-            x=self._x, query=parts.made.query if own else None, forecast=forecast,
-            key=parts.made.key if own else None, entries=tier.entries, query_of=parts.decoder.query_of,
+            x=self._x, query=parts.decoder.query if own else None, forecast=forecast,
+            key=parts.decoder.key if own else None, entries=tier.entries, query_of=parts.decoder.query_of,
             scores=tier.scores, choice=tier.choice,
         )  # fmt: skip
 
@@ -167,14 +128,10 @@ class DecodeStep:
         self._parts.decoder.embed(self._parts.rows.token)
 
     def _project(self, op: Op) -> None:
-        parts, layer = self._parts, op.layer
-        self._x, proj = parts.decoder.project(layer)
-        heads, tier, made = parts.heads[layer], parts.tiers[layer], parts.made
-        rotate_append(
-            proj, heads=heads, cos=parts.decoder.cos, sin=parts.decoder.sin, position=parts.rows.position,
-            query=made.query, forecast_next=made.forecast_next if heads.has_next else None,
-            forecast_own=made.forecast_own if heads.has_own else None, key=made.key, value=made.value,
-            entries=tier.entries, ring=tier.ring, spec=parts.spec,
+        layer, tier = op.layer, self._parts.tiers[op.layer]
+        self._x, _ = self._parts.decoder.project(layer)
+        self._parts.decoder.rotate_append(
+            layer, entries=tier.entries, ring=tier.ring, spec=self._parts.spec,
             store=self._stores[layer] if self._fused(layer) else None,
         )  # fmt: skip
 
@@ -200,26 +157,26 @@ class DecodeStep:
     def _append(self, op: Op) -> None:
         parts, tier = self._parts, self._parts.tiers[op.layer]
         if not self._fused(op.layer):
-            append_tokens(parts.made.key, parts.made.value, parts.rows.position, self._stores[op.layer])
+            append_tokens(parts.decoder.key, parts.decoder.value, parts.rows.position, self._stores[op.layer])
         if tier.host is not None and tier.host.scales is not None:
             assert tier.slots is not None
             assert tier.diff is not None
             quantise_closed(tier.slots.array, tier.diff.tail, parts.rows.position, tier.host, parts.spec)
 
     def _attend(self, op: Op) -> None:
-        parts, tier, made = self._parts, self._parts.tiers[op.layer], self._parts.made
-        given = (parts.rows.position, parts.spec, made.attention, parts.scratch)
+        parts, tier, query = self._parts, self._parts.tiers[op.layer], self._parts.decoder.query
+        given = (parts.rows.position, parts.spec, parts.attention, parts.scratch)
         if tier.device is None:
             assert tier.slots is not None
             assert tier.diff is not None
-            attend_slots(made.query, tier.slots.array, tier.diff.physical, tier.choice.counts, *given)
+            attend_slots(query, tier.slots.array, tier.diff.physical, tier.choice.counts, *given)
         elif parts.every:
-            attend_all(made.query, tier.device, *given)
+            attend_all(query, tier.device, *given)
         else:
-            attend_pages(made.query, tier.device, tier.choice, *given)
+            attend_pages(query, tier.device, tier.choice, *given)
 
     def _output(self, op: Op) -> None:
-        self._parts.decoder.output(op.layer, self._parts.made.attention)
+        self._parts.decoder.output(op.layer, self._parts.attention)
 
     def _mlp(self, op: Op) -> None:
         self._parts.decoder.mlp(op.layer)
@@ -227,5 +184,5 @@ class DecodeStep:
     def _head(self, op: Op) -> None:
         parts = self._parts
         self.logits = parts.decoder.head()
-        draw(self.logits, parts.sampling, parts.rows.position, parts.made.sampled, parts.drawing, nucleus=parts.nucleus)
-        advance(parts.rows.position, parts.rows.token, parts.made.sampled)
+        draw(self.logits, parts.sampling, parts.rows.position, parts.sampled, parts.drawing, nucleus=parts.nucleus)
+        advance(parts.rows.position, parts.rows.token, parts.sampled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 
@@ -20,18 +21,20 @@ from sparda_core.runtimes.session_options import SessionOptions
 from sparda_core.shapes import BlockSpec, ModelShape
 from tests.gpu_env import DEVICE
 
+#: The interpreter takes its time for every program of a kernel: one KV head and two layers, the second offloaded.
 SHAPE = ModelShape(
-    name="tiny", layers=3, hidden=32, ffn=48, q_heads=4, kv_heads=2, head_dim=32, vocab=97, context=256,
+    name="tiny", layers=2, hidden=32, ffn=48, q_heads=2, kv_heads=1, head_dim=32, vocab=97, context=256,
     tied_embeddings=True,
 )  # fmt: skip
+WIDE = attrs.evolve(SHAPE, layers=3, q_heads=4, kv_heads=2)
 SPEC = BlockSpec(block=16, window=8, stride=4, sink=1, local=1, budget=4)
 #: Float32 on both sides; sums in another order.
 CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 
 
-def models() -> tuple[Model, Model]:
+def models(shape: ModelShape = SHAPE) -> tuple[Model, Model]:
     """The same random model for the CPU and for where GPU code is tested."""
-    return tiny_model(SHAPE, seed=3), tiny_model(SHAPE, seed=3, device=DEVICE)
+    return tiny_model(shape, seed=3), tiny_model(shape, seed=3, device=DEVICE)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -43,9 +46,10 @@ class Pair:
 
     def __init__(
         self, selector: str, runtime: str, *, spec: BlockSpec = SPEC, runtime_options: Mapping[str, Any] | None = None,
-        selector_options: Mapping[str, Any] | None = None, keep_queries: int = 0, **options: Any,
+        selector_options: Mapping[str, Any] | None = None, keep_queries: int = 0, shape: ModelShape = SHAPE,
+        **options: Any,
     ) -> None:  # fmt: skip
-        here, there = models()
+        here, there = models(shape)
         method = SELECTORS.make(selector, **(selector_options or {}))
         where: Runtime = RUNTIMES.make(runtime, **(runtime_options or {}))
         self.cpu = CpuSession(
