@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from sparda_core.errors import ConfigError
+
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 
 
@@ -22,12 +24,17 @@ class _Shown:
 def on_device(memory: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The uint8 [n] `memory` as a tensor of `device`, nothing copied; itself where it lies there already.
 
+    Raises ConfigError unless it was pinned with that device current.
+
     Use indexing kernels on it (index_select, index_copy_): a plain copy of a slice would go to the copy engine as if
     it were device memory, and across two registered chunks it would fail.
     """
     if memory.device.type == device.type:
         return memory
-    return torch.as_tensor(_Shown(memory), device=device)
+    shown = torch.as_tensor(_Shown(memory), device=device)
+    if shown.data_ptr() != memory.data_ptr():
+        raise ConfigError(f"host memory pinned by another device cannot be shown on {device}: make it the current one")
+    return shown
 
 
 def as_words(rows: torch.Tensor) -> torch.Tensor:

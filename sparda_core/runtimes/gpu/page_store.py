@@ -100,8 +100,11 @@ class PageStore:
 
     def reserve(self, place: int, tokens: int) -> None:
         """Pages of its own for all that appending up to `tokens` tokens will write; all or nothing (CapacityError)."""
+        row = self._row_of[place]
+        if tokens <= self._book.reserved(row):
+            return
         try:
-            self._book.reserve(self._row_of[place], tokens)
+            self._book.reserve(row, tokens)
         finally:
             self._copy_pages()
         self._mirror(place)

@@ -72,11 +72,11 @@ def assert_slots(slots: DeviceSlots, place: int, kv: torch.Tensor, tokens: int) 
 class TiersAgreeWithTensors(RuleBasedStateMachine):
     """A plain tensor of K and V for each place judges pages, tables, slots, entries and rings."""
 
-    layers = {"resident_layers": 1}
+    resident = 1
 
     def __init__(self) -> None:
         super().__init__()
-        self.tiers = open_tiers(**self.layers)
+        self.tiers = open_tiers(resident_layers=self.resident)
         self.model: dict[int, torch.Tensor] = {}
         self.seed = 0
 
@@ -137,17 +137,18 @@ class TiersAgreeWithTensors(RuleBasedStateMachine):
     def places_without_a_row_have_no_pages_and_no_slots(self) -> None:
         for place in self.free():
             for tier in self.tiers.layers:
-                for table in (tier.host and tier.host.table, tier.device and tier.device.table):
-                    assert table is None or int(table[place].max()) == -1
+                pages = tier.host or tier.device
+                assert pages is not None
+                assert int(pages.table[place].max()) == -1
                 assert tier.slots is None or int(tier.slots.held[place].max()) == -1
 
 
 class ResidentTiersAgreeWithTensors(TiersAgreeWithTensors):
-    layers = {"resident_layers": 3}
+    resident = 3
 
 
 class OffloadedTiersAgreeWithTensors(TiersAgreeWithTensors):
-    layers = {"resident_layers": 0}
+    resident = 0
 
 
 for machine in (TiersAgreeWithTensors, ResidentTiersAgreeWithTensors, OffloadedTiersAgreeWithTensors):
@@ -224,14 +225,14 @@ def test_wrong_places_and_lengths_are_refused() -> None:
     with pytest.raises(ConfigError, match="must be <= 80"):
         tiers.reserve({0: 81})
     with pytest.raises(ConfigError, match="within the 0 reserved"):
-        tiers.load(0, 0, *tokens_of(1, 1)[0], start=0)
+        tiers.load(0, 0, tokens_of(1, 1)[0, 0], tokens_of(1, 1)[0, 1], 0)
     with pytest.raises(ConfigError, match="between 0 and its length 0"):
         tiers.crop(0, 1)
 
 
 def test_what_is_taken_is_what_was_planned() -> None:
-    for changes in ({}, {"resident_layers": 0}, {"resident_layers": 3}, {"host_kv_bytes": 1}):
-        tiers = open_tiers(**changes)
+    for resident, host_width in ((1, 4), (0, 4), (3, 4), (1, 1)):
+        tiers = open_tiers(resident_layers=resident, host_kv_bytes=host_width)
         planned = {**tiers.plan.device_parts(), "host": tiers.plan.host_bytes}
         for name, size in tiers.allocated().items():
             assert size == pytest.approx(planned[name], rel=0.01), name
