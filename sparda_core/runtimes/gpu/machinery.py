@@ -80,6 +80,7 @@ class Machinery:
                 dtype=self.decoder.dtype, lead=self.runtime.lead(self.selector),
             )
         )  # fmt: skip
+        self._check_dense()
         self._model = self.decoder.on_device(places, tokens=self.tokens)
         self.sampling = Sampling.greedy(places, self.device, self.rows.seed)
         self._attention = torch.zeros(
@@ -91,6 +92,15 @@ class Machinery:
             blocks=spec.block_count(self.tokens) if self.half.takes_every_block else spec.budget, block=spec.block,
             dtype=self.decoder.dtype, device=self.device,
         )  # fmt: skip
+
+    def _check_dense(self) -> None:
+        need = self.spec.block_count(self.tokens)
+        if self.half.takes_every_block and self.runtime.offloads and self.spec.budget < need:
+            raise ConfigError(
+                f"budget={self.spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
+                f"{self.tokens} tokens: it attends to every block, and each needs a slot; raise budget (and slots), "
+                "lower tokens, or choose runtime 'resident'"
+            )
 
     def _capacity(self) -> CapacityPlan:
         """What will be taken; raises CapacityError where it does not fit, before anything is."""
