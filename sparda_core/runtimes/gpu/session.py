@@ -142,7 +142,8 @@ class GpuSession(RowSession):
         place = len(self._place)
         if place == self._options.places:
             raise CapacityError(
-                tier="places", need=place + 1, free=self._options.places - place, unit="rows",
+                tier="places", need=1, free=0, unit="rows",
+                says=f"all {self._options.places} places of this session hold rows",
                 hint="retire a row, or open the session with more places",
             )  # fmt: skip
         return place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import numpy as np
@@ -62,7 +62,7 @@ class Pair:
             options=GpuOptions.of(keep_queries=keep_queries, **chosen),
         )  # fmt: skip
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
