@@ -9,7 +9,7 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
-from sparda_core.selector import BoundSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import ScoringDeclaration
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
@@ -47,3 +47,9 @@ class Uniform(ScoringDeclaration):
         from sparda_core.selectors.tensors.uniform import BoundUniform
 
         return BoundUniform(kv_heads=shape.kv_heads, seed=self.seed)
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The GPU half; it keeps no state."""
+        from sparda_core.selectors.device.uniform import DeviceUniform
+
+        return DeviceUniform(seed=self.seed)

@@ -12,8 +12,9 @@ from sparda_core.kernels.device import padded, sm_count
 from sparda_core.kernels.pool.gpu import best_of_blocks, check_scoring, known, tile_blocks, visible_keys
 from sparda_core.shapes import BlockSpec
 
-#: Entries of one tensor-core product, and most parts that a row's entries are split into.
-TILE, MOST_SPLITS = 64, 64
+#: Entries of one tensor-core product; tiles that are under way at once; most parts of a row's entries; and programs
+#: that an SM is given where rows are few.
+TILE, STAGES, MOST_SPLITS, PROGRAMS_PER_SM = 64, 4, 64, 6
 #: Narrowest operand of a tensor-core product: smaller groups are padded to it.
 _LEAST_GROUP = 16
 _LOG2_E = 1.4426950408889634
@@ -72,7 +73,7 @@ def query_block_scores(
         query.stride(0), query.stride(1), *entries.stride()[:3], *scratch.logits.stride()[:2],
         *scratch.peak.stride()[:2], held, unseen, float(width) ** -0.5 * _LOG2_E,
         GROUP_PAD=padded(group, _LEAST_GROUP), WIDTH=width, WIDTH_PAD=padded(width, 16), TILE=TILE,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", num_warps=4, num_stages=4, **sizes,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", num_warps=4, num_stages=STAGES, **sizes,
     )  # fmt: skip
     reach, blocks = spec.entries_per_block, out.shape[2]
     tile = tile_blocks(blocks, rows, 4 * padded(reach) * padded(group), sms)
@@ -85,8 +86,8 @@ def query_block_scores(
 
 
 def split_entries(held: int, rows: int, sms: int) -> int:
-    """Entries that one program takes, a multiple of TILE: six programs an SM or more, in at most MOST_SPLITS splits."""
-    splits = min(MOST_SPLITS, max(1, -(-6 * sms // rows)))
+    """Entries that one program takes, a multiple of TILE, so that there are PROGRAMS_PER_SM within MOST_SPLITS."""
+    splits = min(MOST_SPLITS, max(1, -(-PROGRAMS_PER_SM * sms // rows)))
     return max(1, -(-held // (splits * TILE))) * TILE
 
 
