@@ -158,7 +158,7 @@ class Decoder:
         ]
 
     def on_device(self, places: int, *, tokens: int) -> DeviceDecoder:
-        """The same weights as the parts of a decode step on a GPU, for up to `places` rows of at most `tokens` tokens."""
+        """The same weights as the parts of a decode step on a GPU, for `places` rows of at most `tokens` tokens."""
         from sparda_core.models.device_decoder import DeviceDecoder
 
         return DeviceDecoder(self, places, tokens=tokens)

@@ -99,7 +99,7 @@ def best_of_blocks(b_score, b_edge, REACH: tl.constexpr):
 @triton.jit
 def known(b_score, m_n):
     """Scores of keys that exist; -inf where there is none, and for a NaN."""
-    return tl.where(m_n & (b_score == b_score), b_score, float("-inf"))  # noqa: PLR0124
+    return tl.where(m_n & (b_score == b_score), b_score, float("-inf"))
 
 
 @triton.jit

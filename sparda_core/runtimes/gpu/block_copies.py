@@ -40,7 +40,8 @@ def copy_blocks(source: torch.Tensor, target: torch.Tensor, source_ids: Ints, ta
     size = source[0].numel() * source.element_size()
     starts = (np.ascontiguousarray(ids, np.int64) * size for ids in (source_ids, target_ids))
     reads, writes = (base.data_ptr() + at for base, at in zip((source, target), starts, strict=True))
-    _batch(writes.astype(np.uint64), reads.astype(np.uint64), size, torch.cuda.current_stream(target.device).cuda_stream)
+    stream = torch.cuda.current_stream(target.device).cuda_stream
+    _batch(writes.astype(np.uint64), reads.astype(np.uint64), size, stream)
 
 
 def _batch(writes: npt.NDArray[np.uint64], reads: npt.NDArray[np.uint64], size: int, stream: int) -> None:

@@ -73,7 +73,8 @@ class DeviceClock(Clock):
     def elapsed_ns(self, start: str, label: str) -> int:
         """Resolution: about half a microsecond."""
         self._events[label].synchronize()
-        return max(0, round(self._events[start].elapsed_time(self._events[label]) * 1e6))
+        elapsed_ms: float = self._events[start].elapsed_time(self._events[label])
+        return max(0, round(elapsed_ms * 1e6))
 
 
 class HostClock(Clock):

@@ -142,7 +142,8 @@ class Machinery:
             heads=[self._model.heads(layer) for layer in range(self.shape.layers)],
             tiers=[first_of_tier(tier, n) for tier in self.tiers.layers], rows=rows,
             sampling=self.sampling.at(slice(n)), nucleus=key.nucleus, drawing=self._drawing(key.nucleus),
-            attention=self._attention[:n], sampled=self._drew[:n], scratch=self._attending, selector=self.half, engine=self.engine, spec=self.spec,
+            attention=self._attention[:n], sampled=self._drew[:n], scratch=self._attending, selector=self.half,
+            engine=self.engine, spec=self.spec,
             policy=self.runtime.policy, counts=self.tiers.counts, every=self.half.takes_every_block,
             lead=self.runtime.lead(self.selector), copy=self.options.copy_size(n),
         )  # fmt: skip

@@ -55,5 +55,5 @@ def attend_before(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor)
     tokens, known = query.shape[2], keys.shape[2]
     if tokens == known:
         return F.scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
-    mask = causal_lower_right(tokens, known)  # type: ignore[no-untyped-call]
+    mask = causal_lower_right(tokens, known)
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)

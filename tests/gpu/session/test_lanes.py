@@ -159,7 +159,7 @@ def test_a_plan_whose_copies_need_a_list_on_the_host_is_cut_at_each_of_them(sele
 
 def test_an_operation_without_a_binding_is_refused_by_name() -> None:
     plan = plan_of("query", "offload-sync")
-    with pytest.raises(PlanError, match="'embed'.*no binding"):
+    with pytest.raises(PlanError, match=r"'embed'.*no binding"):
         pieces_of(plan, {}, SerialLanes(), host_lists=False)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from sparda_core.errors import CapacityError, ConfigError, RowError, SpardaError
-from tests.gpu.session.worlds import CLOSE, SHAPE, SPEC, Pair, prompt, same_facts
+from tests.gpu.session.worlds import SHAPE, SPEC, Pair, close, prompt, same_facts
 
 PAIRS = [
     ("forecast", "offload-prefetch", {"policy": "lru", "slots": 6}),
@@ -59,12 +58,14 @@ def test_steps_without_the_host_take_the_tokens_that_they_sample() -> None:
         rows = [pair.add(prompt(30)), pair.add(prompt(9, 1))]
         pair.gpu.run(3)
         tokens = {row: _greedy(row, length) for row, length in zip(rows, (30, 9), strict=True)}
-        for _ in range(3):
-            result = pair.cpu.decode(tokens)
+        result = pair.cpu.decode(tokens)
+        for _ in range(2):
             tokens = {row: int(result.logits[i].argmax()) for i, row in enumerate(rows)}
+            result = pair.cpu.decode(tokens)
+        tokens = {row: int(result.logits[i].argmax()) for i, row in enumerate(rows)}
         assert pair.gpu.tokens() == tokens
         same_facts(pair.gpu.last_facts(), result.facts)
-        torch.testing.assert_close(pair.gpu.last_logits(), result.logits, **CLOSE)
+        close(pair.gpu.last_logits(), result.logits)
 
 
 def _greedy(row: int, length: int) -> int:
@@ -84,21 +85,21 @@ def test_a_failed_step_leaves_rows_as_they_were() -> None:
         def broken(*_: object) -> None:
             raise SpardaError("the link is cut")
 
-        engine.fetch = broken  # type: ignore[method-assign]
+        engine.fetch = broken  # type: ignore[assignment, method-assign]
         with pytest.raises(SpardaError, match="link is cut"):
             pair.gpu.decode({row: 3})
         engine.fetch = fetch  # type: ignore[method-assign]
         assert pair.gpu.length(row) == 48
         got, want = pair.gpu.decode({row: 3}), pair.cpu.decode({row: 3})
-        torch.testing.assert_close(got.logits, want.logits, **CLOSE)
+        close(got.logits, want.logits)
 
 
 def test_what_does_not_fit_is_refused_and_nothing_changes() -> None:
     with Pair("window", "offload-prefetch", places=1, tokens=64) as pair:
         row = pair.add(prompt(62))
-        with pytest.raises(CapacityError, match="all 1 places.*more places"):
+        with pytest.raises(CapacityError, match=r"all 1 places.*more places"):
             pair.gpu.add()
-        with pytest.raises(CapacityError, match="cannot grow by 3.*rows of this session hold 64"):
+        with pytest.raises(CapacityError, match=r"cannot grow by 3.*rows of this session hold 64"):
             pair.gpu.prefill(row, [1, 2, 3])
         with pytest.raises(CapacityError, match="cannot grow by 3"):
             pair.gpu.run(3)

@@ -28,13 +28,16 @@ SHAPE = ModelShape(
 )  # fmt: skip
 WIDE = attrs.evolve(SHAPE, layers=3, q_heads=4, kv_heads=2)
 SPEC = BlockSpec(block=16, window=8, stride=4, sink=1, local=1, budget=4)
-#: Float32 on both sides; sums in another order.
-CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 
 
 def models(shape: ModelShape = SHAPE) -> tuple[Model, Model]:
     """The same random model for the CPU and for where GPU code is tested."""
     return tiny_model(shape, seed=3), tiny_model(shape, seed=3, device=DEVICE)
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Float32 on both sides; sums in another order."""
+    torch.testing.assert_close(got, want, rtol=2e-4, atol=2e-4, equal_nan=True)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -77,7 +80,7 @@ class Pair:
 
     def prefill(self, row: int, tokens: list[int], chunk: int = 2048) -> None:
         want = self.cpu.prefill(row, tokens, chunk=chunk)
-        torch.testing.assert_close(self.gpu.prefill(row, tokens, chunk=chunk), want, **CLOSE)
+        close(self.gpu.prefill(row, tokens, chunk=chunk), want)
 
     def fork(self, row: int) -> int:
         copy = self.cpu.fork(row)
@@ -99,7 +102,7 @@ class Pair:
     def step(self, tokens: Mapping[int, int]) -> dict[int, int]:
         """One step of both, compared; the greedy next token of each row."""
         want, got = self.cpu.decode(tokens), self.gpu.decode(tokens)
-        torch.testing.assert_close(got.logits, want.logits, equal_nan=True, **CLOSE)
+        close(got.logits, want.logits)
         same_facts(got.facts, want.facts)
         assert self.gpu.rows == self.cpu.rows
         assert [self.gpu.length(row) for row in self.gpu.rows] == [self.cpu.length(row) for row in self.cpu.rows]
