@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from sparda_core.selection import NO_BLOCK
@@ -10,13 +12,12 @@ from sparda_core.shapes import BlockSpec
 
 def list_forced(position: torch.Tensor, spec: BlockSpec, *, heads: int, width: int) -> torch.Tensor:
     """int32 [B, Hk, W]: the forced blocks of each position [B], -1 last; nothing for a negative one."""
-    rows = [spec.forced_blocks(at) if at >= 0 else () for at in position.tolist()]
-    return _filled(rows, heads, width)
+    return _filled([spec.forced_blocks(at) if at >= 0 else () for at in position.tolist()], heads, width)
 
 
 def list_all(position: torch.Tensor, spec: BlockSpec, *, heads: int, width: int) -> torch.Tensor:
     """int32 [B, Hk, W]: every block up to that of each position [B], -1 last; nothing for a negative one."""
-    return _filled([range(at // spec.block + 1) if at >= 0 else () for at in position.tolist()], heads, width)
+    return _filled([range(at // spec.block + 1) for at in position.tolist()], heads, width)
 
 
 def play(trace: torch.Tensor, layer: int, steps: list[int], columns: list[int], *, width: int) -> torch.Tensor:
@@ -28,7 +29,7 @@ def play(trace: torch.Tensor, layer: int, steps: list[int], columns: list[int], 
     return out
 
 
-def _filled(rows: list[range] | list[tuple[int, ...]], heads: int, width: int) -> torch.Tensor:
+def _filled(rows: Sequence[Sequence[int]], heads: int, width: int) -> torch.Tensor:
     out = torch.full((len(rows), heads, width), NO_BLOCK, dtype=torch.int32)
     for row, blocks in enumerate(rows):
         out[row, :, : len(blocks)] = torch.tensor(list(blocks), dtype=torch.int32)

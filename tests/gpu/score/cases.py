@@ -14,8 +14,8 @@ NAN = float("nan")
 SMALL = BlockSpec(block=16, window=8, stride=4, sink=1, local=1, budget=5)
 ODD = BlockSpec(block=48, window=32, stride=16, sink=1, local=1, budget=5)
 SPECS = (SMALL, ODD, BlockSpec(budget=6))
-#: Largest relative error of block scores, by norm, against float64 on the same inputs.
-TOLERANCE = 3e-6
+#: Largest relative error of block scores, by norm, against float64 on the same inputs. Tensor cores add up less finely.
+TOLERANCE = 3e-6 if DEVICE.type == "cpu" else 3e-5
 
 
 def randn(seed: int, *size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

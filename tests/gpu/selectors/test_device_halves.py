@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -225,7 +226,7 @@ def test_what_a_half_cannot_do_is_refused() -> None:
 
 def test_every_registered_selector_has_a_gpu_half_or_says_that_it_has_none() -> None:
     room = DeviceDrive(Query(), World.random(), places=1).room
-    made = {"infinigen": {"channels": 4}, "replay": {"path": "nowhere.npz"}}
+    made: dict[str, dict[str, Any]] = {"infinigen": {"channels": 4}, "replay": {"path": "nowhere.npz"}}
     for name in SELECTORS.names():
         selector = SELECTORS.make(name, **made.get(name, {}))
         if name == "oracle":
