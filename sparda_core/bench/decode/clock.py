@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -40,11 +41,11 @@ class Clock:
         return self._between(count, again)
 
     def _between(self, count: int, issue: Callable[[], None]) -> list[float]:
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         events[0].record(self.lanes.compute)
         for event in events[1:]:
             issue()
             event.record(self.lanes.compute)
         torch.cuda.synchronize()
-        return [start.elapsed_time(end) / 1e3 for start, end in zip(events, events[1:], strict=False)]
+        return [start.elapsed_time(end) / 1e3 for start, end in itertools.pairwise(events)]

@@ -1,4 +1,4 @@
-"""Rows that have a length and no history: memory filled with random values, slots as if a trace had long been played."""
+"""Rows that have a length and no history: random values in memory, slots as if a trace had long been played."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def fill_random(session: GpuSession, seed: int) -> None:
 
 def _fill(array: torch.Tensor, draw: torch.Generator) -> None:
     """Normal values, in pieces: a random generator of a whole store would take memory of its own."""
-    for piece in array.split(max(1, (1 << 27) // max(1, array[0].numel()))):
-        piece.normal_(generator=draw)
+    each = max(1, (1 << 27) // max(1, array[0].numel()))
+    for start in range(0, array.shape[0], each):
+        array[start : start + each].normal_(generator=draw)
 
 
 def warm_slots(session: GpuSession, trace: BatchTrace) -> None:

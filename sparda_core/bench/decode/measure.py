@@ -116,9 +116,12 @@ class Bench:
         """Pinned memory for the largest offloading cell, filled with random values; taken at first need."""
         if self._host is None:
             most = max(self._host_bytes(cell) for cell in self._offloaded)
-            self._host = pinned_empty(most, progress=lambda done, total: self._report("pinning", done >> 20, total >> 20))
+            self._host = pinned_empty(most, progress=self._pinned)
             fill_pinned(self._host, self._device, self._settings.seed)
         return self._host
+
+    def _pinned(self, done: int, total: int) -> None:
+        self._report("pinned MiB", done >> 20, total >> 20)
 
     def _host_bytes(self, cell: Cell) -> int:
         """Room for a cell's host store: every layer offloaded, and a page more for each (row, head)."""

@@ -40,16 +40,18 @@ class Parts:
         fetches = self._plan.lane(Lane.H2D)
         if fetches and not self._machinery.engine.needs_host_list:
             found["copies_s"] = self._time(fetches)
-            found["head_s"], found["tail_s"] = self._time(self._before(fetches[0])), self._time(self._after(fetches[-1]))
+            found["head_s"] = self._time(self._before(fetches[0]))
+            found["tail_s"] = self._time(self._after(fetches[-1]))
             found["compute_s"] = self._whole()
             found["compute_beside_copy_s"] = self._beside()
         kinds = dict.fromkeys(op.kind for op in self._plan if op.lane == Lane.COMPUTE)
-        # The list of misses grows with every diff: `embed` empties it.
-        found["kinds_s"] = {
-            str(kind): self._time(op for op in self._plan if op.kind in (kind, *((Kind.EMBED,) if kind == Kind.DIFF else ())))
-            for kind in kinds
-        }  # fmt: skip
+        found["kinds_s"] = {str(kind): self._time(self._of_kind(kind)) for kind in kinds}
         return found
+
+    def _of_kind(self, kind: str) -> list[Op]:
+        # The list of misses grows with every diff: `embed` empties it.
+        wanted = {kind, Kind.EMBED} if kind == Kind.DIFF else {kind}
+        return [op for op in self._plan if op.kind in wanted]
 
     def _before(self, fetch: Op) -> list[Op]:
         ops = list(self._plan)
@@ -88,7 +90,8 @@ class Parts:
         tier = next(tier for tier in self._machinery.tiers.layers if tier.host is not None)
         assert tier.host is not None
         assert tier.slots is not None
-        graph, device, size = self._without_copies(), self._machinery.device, self._machinery.copy_size()
+        graph, device, options = self._without_copies(), self._machinery.device, self._machinery.options
+        size = options.copy_size(options.places)
         target = torch.empty((_BESIDE_BLOCKS, *tier.slots.array.shape[1:]), dtype=tier.slots.array.dtype, device=device)
         ids = torch.arange(_BESIDE_BLOCKS, dtype=torch.int32, device=device)
         count = torch.full((1,), _BESIDE_BLOCKS, dtype=torch.int32, device=device)

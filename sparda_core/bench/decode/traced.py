@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import numpy as np
@@ -17,15 +17,11 @@ from sparda_core.work import Work, WorkContext
 
 @attrs.frozen(kw_only=True, eq=False)
 class Traced(Selector):
-    """Declares what `inner` declares; on a GPU its choice is replaced by that of `trace`, step by step.
-
-    counter  int32 [1] on the device, how many steps have begun; the trace's first step is that with number 1
-    """
+    """Declares what `inner` declares; on a GPU its choice is replaced by that of `trace`, from its first step on."""
 
     name: ClassVar[str] = "traced"
     inner: Selector
     trace: BatchTrace
-    counter: Any
 
     def __attrs_post_init__(self) -> None:
         for name in ("lead", "needs", "granularity"):
@@ -50,8 +46,8 @@ class Traced(Selector):
         from sparda_core.selectors.device.replay import Replaced
 
         inner = self.inner.bind_device(room)
-        if inner.every:
+        if inner.takes_every_block:
             return inner
         played = self.trace.selections[:, self.trace.streams]  # [T, L, B, Hk, W]
         on_device = torch.from_numpy(np.ascontiguousarray(played)).to(room.device)
-        return Replaced(inner, on_device, self.counter, first=1)
+        return Replaced(inner, on_device, room.tick, first=1)

@@ -50,6 +50,7 @@ class GpuOptions:
     gpu_memory_bytes      device memory that it may use, weights included: slots become as many as fit; None: the
                           runtime's own slots
     pinning               how host memory is pinned; None: the way that was fastest where it was measured
+    host_memory           uint8, pinned memory to keep the host store in, the caller's; None: the session pins its own
     host_dtype            "same", or "fp8": e4m3 with a scale per block and KV head, half the bytes of bf16
     copy_rule             "ours": 2 thread blocks with 128 KiB in flight; "paper": 16 below batch 32, else 32,
                           with 16 KiB
@@ -66,6 +67,7 @@ class GpuOptions:
     host_limit_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
     gpu_memory_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
     pinning: str | None = None
+    host_memory: Any = None
     host_dtype: str = attrs.field(default="same", validator=_one_of(*HOST_DTYPES))
     copy_rule: str = attrs.field(default="ours", validator=_one_of(*COPY_RULES))
     copy_ctas: int | None = attrs.field(default=None, validator=_at_least(1))
