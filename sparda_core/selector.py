@@ -105,6 +105,8 @@ class DeviceSelector(abc.ABC):
 
     #: Bytes of device memory that it keeps for its rows.
     used_bytes: int = 0
+    #: Whether attention of a resident layer takes every block by itself, so that nobody reads the choice there.
+    takes_every_block: ClassVar[bool] = False
 
     @abc.abstractmethod
     def run(self, kind: str, view: DeviceView) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -19,6 +20,9 @@ from sparda_core.models.forecast_weights import ForecastWeights, check_forecast
 from sparda_core.models.rotary import RotaryTable, Rotation
 from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_shapes, layer_key
 from sparda_core.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from sparda_core.models.device_decoder import DeviceDecoder
 
 
 @attrs.frozen(eq=False)
@@ -152,6 +156,12 @@ class Decoder:
             )
             for i, layer in enumerate(self._layers)
         ]
+
+    def on_device(self, places: int, *, tokens: int) -> DeviceDecoder:
+        """The same weights as the parts of a decode step on a GPU, for `places` rows of at most `tokens` tokens."""
+        from sparda_core.models.device_decoder import DeviceDecoder
+
+        return DeviceDecoder(self, places, tokens=tokens)
 
     def rotation(self, positions_BT: torch.Tensor) -> Rotation:
         """Look up positions, int [B, T], once; `project` and `query_of` take the result in their place."""

@@ -23,6 +23,8 @@ class DeviceDense(ListedDevice):
     which is what the diff of an offloaded layer needs.
     """
 
+    takes_every_block = True
+
     def __init__(self, room: DeviceRoom) -> None:
         self._lists = room.spec.budget >= room.spec.block_count(room.tokens)
 
