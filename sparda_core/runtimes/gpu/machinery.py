@@ -41,6 +41,11 @@ class Machinery:
         self, decoder: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions
     ) -> None:  # fmt: skip
         self.engine = make_engine(runtime.engine)
+        if options.host_dtype == "fp8" and not self.engine.narrow:
+            raise ConfigError(
+                f"host_dtype='fp8' needs an engine that widens blocks while it copies, engine={self.engine.name!r} "
+                "moves them as they are; choose engine='uva' or host_dtype='same'"
+            )
         self.runtime = attrs.evolve(runtime, engine=self.engine.name)
         self.decoder, self.selector, self.options, self.spec = decoder, selector, options, spec
         self.shape, self.device = decoder.shape, decoder.device
@@ -143,10 +148,15 @@ class Machinery:
             tiers=[first_of_tier(tier, n) for tier in self.tiers.layers], rows=rows,
             sampling=self.sampling.at(slice(n)), nucleus=key.nucleus, drawing=self._drawing(key.nucleus),
             attention=self._attention[:n], sampled=self._drew[:n], scratch=self._attending, selector=self.half,
-            engine=self.engine, spec=self.spec,
-            policy=self.runtime.policy, counts=self.tiers.counts, every=self.half.takes_every_block,
+            engine=self.engine, spec=self.spec, policy=self.runtime.policy, counts=self.tiers.counts,
+            every=self.half.takes_every_block, last=self._last_kinds(),
             lead=self.runtime.lead(self.selector), copy=self.options.copy_size(n),
         )  # fmt: skip
+
+    def _last_kinds(self) -> dict[tuple[int, int], str]:
+        """Kind of the last operation that selects for each target during each source, as the plan has it."""
+        own = self._selector_kinds()
+        return {(op.layer, op.source): op.kind for op in self.plan if op.kind in own}
 
     def _drawing(self, nucleus: bool) -> SampleScratch:  # noqa: FBT001
         if nucleus not in self._draws:
@@ -163,9 +173,8 @@ class Machinery:
         position[list(lengths)] = list(lengths.values())
         upload(position, self.rows.position)
         if tokens is not None:
-            places = torch.tensor(list(tokens), dtype=torch.int64)
-            given = upload(np.array(list(tokens.values()), np.int64), torch.empty_like(places, device=self.device))
-            self.rows.token.index_copy_(0, places.to(self.device), given)
+            room = torch.empty(2, len(tokens), dtype=torch.int64, device=self.device)
+            self.rows.token.index_copy_(0, *upload(np.array([list(tokens), list(tokens.values())], np.int64), room))
         self._last = StepKey(bucket, any(self._sampled[place] for place in lengths))
         for _ in range(steps):
             self._replays.run(self._last)
@@ -312,7 +321,7 @@ class Machinery:
     def close(self) -> None:
         """Wait for what runs and give the memory back."""
         self.lanes.settle()
-        self._replays.reset()
+        self._replays.close()
         self._bound.clear()
         del self.tiers
 

@@ -18,6 +18,7 @@ from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
+from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.graphs import bucket_of
 from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
 from sparda_core.runtimes.gpu.options import GpuOptions
@@ -58,6 +59,12 @@ class GpuSession(RowSession):
         """How steps run: engine, capture, copy kernel, memory."""
         self._check_open()
         return self._machinery.describe()
+
+    @property
+    def capacity(self) -> CapacityPlan:
+        """What it took of device and host memory, by part."""
+        self._check_open()
+        return self._machinery.capacity
 
     # Rows -----------------------------------------------------------------------------------------
 
