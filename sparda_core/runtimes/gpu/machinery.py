@@ -69,6 +69,7 @@ class Machinery:
         self._bound: dict[StepKey, DecodeStep] = {}
         self._last: StepKey | None = None
         self._sampled = [False] * options.places
+        self._position: npt.NDArray[np.int32] | None = None  # what the device holds, where the host knows
 
     def _open(self) -> None:
         """Take the memory for all places."""
@@ -163,21 +164,24 @@ class Machinery:
             self._draws[nucleus] = sample_scratch(self.options.places, self.shape.vocab, self.device, nucleus=nucleus)
         return self._draws[nucleus]
 
-    def run(self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int] | None, steps: int) -> None:
+    def run(self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int], steps: int) -> None:
         """Issue `steps` steps of the places in `lengths`; the others sit them out.
 
         lengths  by place, tokens in the cache
-        tokens   by place, the token to decode; None: what the last step sampled
+        tokens   by place, the token to decode, where it is not what was sampled last
         """
         position = np.full(self.options.places, -1, np.int32)
         position[list(lengths)] = list(lengths.values())
-        upload(position, self.rows.position)
-        if tokens is not None:
+        if not np.array_equal(position, self._position):
+            upload(position, self.rows.position)
+        if tokens:
             room = torch.empty(2, len(tokens), dtype=torch.int64, device=self.device)
             self.rows.token.index_copy_(0, *upload(np.array([list(tokens), list(tokens.values())], np.int64), room))
         self._last = StepKey(bucket, any(self._sampled[place] for place in lengths))
+        self._position = None
         for _ in range(steps):
             self._replays.run(self._last)
+        self._position = np.where(position < 0, position, position + steps)
 
     def logits(self) -> torch.Tensor:
         """[bucket, vocab] of the last step; raises ConfigError before the first."""
@@ -227,14 +231,26 @@ class Machinery:
         nucleus = self._sampled[place]
         draw(logits[None].float(), self.sampling.at(one), at, out, self._drawing(nucleus), nucleus=nucleus)
 
+    def add(self, place: int) -> None:
+        """An empty row."""
+        self._position = None
+        self.tiers.add(place)
+
+    def retire(self, place: int) -> None:
+        """Give a row's memory back."""
+        self._position = None
+        self.tiers.retire(place)
+
     def fork(self, source: int, copy: int) -> None:
         """The row in `copy` starts as a copy of that in `source`."""
+        self._position = None
         self.tiers.fork(source, copy)
         self.half.place_forked(source, copy)
         self._same(source, copy)
 
     def move(self, source: int, target: int) -> None:
         """The row of `source` from now on lies in `target`."""
+        self._position = None
         self.tiers.move(source, target)
         self.half.place_moved(source, target)
         self._same(source, target)
@@ -286,7 +302,7 @@ class Machinery:
         self.lanes.settle()
         self._replays.reset()
         self._bound.clear()
-        self._last = None
+        self._last = self._position = None
         sampling, token = self.sampling.copy(), self.rows.token.clone()
         del self.tiers
         self.spec = spec

@@ -16,11 +16,11 @@ from tests.gpu.session.worlds import SPEC, Pair, models, prompt
 from tests.gpu_env import DEVICE
 
 
-def opened(selector: str = "window", runtime: str = "offload-prefetch", engine: str = "uva", **options: Any) -> GpuSession:
+def opened(selector: str = "window", engine: str = "uva", **options: Any) -> GpuSession:
     chosen = {"places": 1, "tokens": 96, "page_blocks": 2, **options}
     return GpuSession(
-        models()[1], runtime=RUNTIMES.make(runtime, engine=engine) if runtime != "resident" else RUNTIMES.make(runtime),
-        selector=SELECTORS.make(selector), spec=SPEC, options=GpuOptions.of(**chosen),
+        models()[1], runtime=RUNTIMES.make("offload-prefetch", engine=engine), selector=SELECTORS.make(selector),
+        spec=SPEC, options=GpuOptions.of(**chosen),
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_the_copy_kernel_is_sized_by_rule_or_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"places": 0}, {"copy_rule": "best"}, {"host_dtype": "fp4"}, {"top_p": 0.0}, {"temperature": -1.0}, {"threads": 2}],
+    [{"places": 0}, {"copy_rule": "best"}, {"host_dtype": "fp4"}, {"top_p": 0.0}, {"temperature": -1.0}, {"link": 2}],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -81,7 +81,8 @@ def test_a_float8_host_copy_stays_near_and_moves_the_same_blocks() -> None:
             error = (got.logits - want.logits).norm() / want.logits.norm()
             assert 0 <= error < 0.05, error
         # The block that a step closed went to the host in float8 and comes back near to what it was.
-        for before, after in zip(exact._machinery.tiers.read(0, 1, 0, 64), narrow._machinery.tiers.read(0, 1, 0, 64), strict=True):
+        blocks = [session._machinery.tiers.read(0, 1, 0, 64) for session in (exact, narrow)]
+        for before, after in zip(*blocks, strict=True):
             assert 0 < (after - before).norm() / before.norm() < 0.1
 
 
