@@ -35,11 +35,11 @@ LIST = 2048
 COPIES = {"2 x 128 KiB": (2, 128 << 10), "16 x 16 KiB": (16, 16 << 10)}
 
 
-def check(method: str, device: torch.device, *, blocks: int = 24, shape: tuple[int, ...] = BLOCK) -> None:
+def check(method: str, device: torch.device, *, blocks: int = 200, shape: tuple[int, ...] = BLOCK) -> None:
     """A pinned pool is read by the copy kernel, read and written through its device view, and read by the host."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float16
     size = blocks * torch.Size(shape).numel() * 2
-    memory = pinned_empty(size, method=method, chunk_bytes=max(1, size // 3))
+    memory = pinned_empty(size, method=method, chunk_bytes=2 << 20)
     pool = memory.view(dtype).view(blocks, *shape)
     pool.copy_(torch.randn(pool.shape).to(dtype))
     ids = torch.randperm(blocks)[: blocks // 2].to(device, torch.int32)
@@ -63,6 +63,12 @@ def used_bytes() -> int:
     pairs = (line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     table = {name: int(value.split()[0]) * 1024 for name, value in pairs}
     return table["MemTotal"] - table["MemAvailable"]
+
+
+def huge_bytes() -> int:
+    """Bytes of this process that lie in huge pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("AnonHugePages"))
 
 
 def median_ms(launches: list[Callable[[], object]]) -> float:
@@ -110,7 +116,7 @@ def measure(method: str, size: int, device: torch.device, *, threads: int) -> di
     pinned_s, taken = time.perf_counter() - start, used_bytes() - before
     row = {
         "method": method, "threads": threads, "GiB": size / GIB, "s per GiB": pinned_s / (size / GIB),
-        "taken / asked": taken / size, **speeds(memory, device),
+        "taken / asked": taken / size, "in huge pages": huge_bytes() / size, **speeds(memory, device),
     }  # fmt: skip
     start = time.perf_counter()
     del memory

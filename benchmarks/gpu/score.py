@@ -20,12 +20,12 @@ import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from sparda_core.device_view import Choice
-from sparda_core.kernels.pool import gpu as pool
+from sparda_core.kernels.pool import tiles
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
 from sparda_core.kernels.score_forecast.reference import forecast_block_scores as forecast_reference
 from sparda_core.kernels.score_proxy.gpu import proxy_block_scores
 from sparda_core.kernels.score_proxy.reference import proxy_block_scores as proxy_reference
-from sparda_core.kernels.score_query import gpu as score_query
+from sparda_core.kernels.score_query import splits
 from sparda_core.kernels.score_query.gpu import query_block_scores, query_scratch
 from sparda_core.kernels.score_query.reference import query_block_scores as query_reference
 from sparda_core.kernels.topk.gpu import choose_blocks
@@ -42,11 +42,11 @@ ROTATED_BYTES = 400 << 20
 TOLERANCE = 1e-4
 #: What a sweep tries beside the shipped setting.
 OPTIONS: dict[str, tuple[Any, tuple[dict[str, int], ...]]] = {
-    "forecast": (pool, (
+    "forecast": (tiles, (
         {"TILE_BYTES": 16 << 10}, {"TILE_BYTES": 16 << 10, "WARPS": 2}, {"WARPS": 8},
         {"TILE_BYTES": 64 << 10, "WARPS": 8},
     )),
-    "query": (score_query, (
+    "query": (splits, (
         {"TILE": 128, "STAGES": 3}, {"STAGES": 3}, {"MOST_SPLITS": 32}, {"PROGRAMS_PER_SM": 12}, {"PROGRAMS_PER_SM": 3},
     )),
 }  # fmt: skip

@@ -26,7 +26,7 @@ class Query(ScoringDeclaration):
     lead = 0
 
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
-        """Hq heads, two passes over the entries."""
+        """Hq heads; in decode one pass over the entries, else two."""
         from sparda_core.kernels.score_query.work import work
 
         return work(op, facts, context)

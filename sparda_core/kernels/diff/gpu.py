@@ -19,7 +19,7 @@ from sparda_core.kernels.device import padded, require_device
 from sparda_core.kernels.diff.gpu_victims import LAST, LRU, SCORE, victims
 from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
 from sparda_core.kernels.topk.gpu import check_choice, choose_options, choose_row, choose_warps, require_dtypes
-from sparda_core.kernels.topk.gpu_ranking import DIGIT, tile_of
+from sparda_core.kernels.topk.gpu_ranking import tile_of
 from sparda_core.policy import check_policy
 from sparda_core.shapes import BlockSpec
 
@@ -31,7 +31,7 @@ def _diff_row(
     blocks, position, held, used, where, table, scores, tick, base,
     physical, tail, misses, opened, source, target, count, W, S, M,
     BLOCK: tl.constexpr, PAGE: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr,
-    POLICY: tl.constexpr, BITS: tl.constexpr,
+    POLICY: tl.constexpr,
 ):  # fmt: skip
     """One (row, head). Every pointer is that of its own row; source, target and count are everybody's."""
     i_w = tl.arange(0, WIDTH)
@@ -57,7 +57,7 @@ def _diff_row(
         kept = tl.histogram(tl.where(hit, slot, 0), SLOTS, mask=hit) > 0
         victims(
             kept, tl.sum(absent), held, used, where, scores, physical, position // BLOCK, S, M,
-            WIDTH, SLOTS, POLICY, BITS,
+            WIDTH, SLOTS, POLICY,
         )  # fmt: skip
         victim = tl.load(physical + order, mask=missing, other=0)
         old = tl.load(held + victim, mask=missing, other=-1)
@@ -87,7 +87,7 @@ def _diff_kernel(
     W, S, M,
     CHOOSE: tl.constexpr, BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, TILE: tl.constexpr,
     PAGE: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, POLICY: tl.constexpr,
-    BUDGET: tl.constexpr, BITS: tl.constexpr,
+    BUDGET: tl.constexpr,
 ):  # fmt: skip
     i_b, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     at = tl.load(position + i_b)
@@ -95,7 +95,7 @@ def _diff_kernel(
     blocks += i_b * blocks_b + i_h * blocks_h
     if CHOOSE:
         choose_row(
-            scores, blocks, counts + i_b * counts_b + i_h, at, M, BLOCK, SINK, LOCAL, BUDGET, WIDTH, TILE, BITS
+            scores, blocks, counts + i_b * counts_b + i_h, at, M, BLOCK, SINK, LOCAL, BUDGET, WIDTH, TILE
         )
         tl.debug_barrier()  # the selection is read by other threads than those that wrote it
     pair = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
@@ -104,7 +104,7 @@ def _diff_kernel(
         where + i_b * where_b + i_h * where_h, table + i_b * table_b + i_h * table_h, scores, tl.load(tick), pair * S,
         physical + i_b * physical_b + i_h * physical_h, tail + i_b * tail_b + i_h, misses + i_b * misses_b + i_h,
         opened + i_b * opened_b + i_h, source, target, count, W, S, M,
-        BLOCK, PAGE, WIDTH, SLOTS, POLICY, BITS,
+        BLOCK, PAGE, WIDTH, SLOTS, POLICY,
     )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def diff_slots(
         raise ConfigError("policy='score' needs the scores of the selection; other policies need none")
     _check(choice, position, slots, host, tick, diff)
     _check_scores(scores, choice, slots)
-    _launch(choice, position, slots, host, scores, tick, diff, options | _NO_CHOICE, warps=4)
+    _launch(choice, position, slots, host, scores, tick, diff, options | _NO_CHOICE, warps=_warps(options))
 
 
 def choose_and_diff(
@@ -148,12 +148,12 @@ def choose_and_diff(
     chosen = choose_options(scores.shape[2], spec)
     _launch(
         choice, position, slots, host, scores, tick, diff, {"CHOOSE": True} | options | chosen,
-        warps=choose_warps(chosen["TILE"]),
+        warps=max(_warps(options), choose_warps(chosen["TILE"])),
     )  # fmt: skip
 
 
 #: Constants of a launch that finds the selection made.
-_NO_CHOICE = {"CHOOSE": False, "SINK": 0, "LOCAL": 0, "TILE": 16, "BUDGET": 0, "BITS": DIGIT}
+_NO_CHOICE = {"CHOOSE": False, "SINK": 0, "LOCAL": 0, "TILE": 16, "BUDGET": 0}
 
 
 def _diff_options(slots: DeviceSlots, host: Paged, policy: str, budget: int) -> dict[str, Any]:
@@ -167,6 +167,11 @@ def _diff_options(slots: DeviceSlots, host: Paged, policy: str, budget: int) -> 
         "BLOCK": slots.array.shape[2], "PAGE": host.page_blocks, "WIDTH": padded(budget),
         "SLOTS": tile_of(max(count, 32), "slots"), "POLICY": _POLICIES[policy],
     }  # fmt: skip
+
+
+def _warps(options: dict[str, Any]) -> int:
+    """Four, one a scheduler of an SM; more where slots and budget would not fit registers."""
+    return 8 if options["WIDTH"] > 256 or options["SLOTS"] > 2048 else 4
 
 
 def _launch(

@@ -20,15 +20,17 @@ def _keys(slot, exists, held, used, scores, current, M, POLICY: tl.constexpr):
     if POLICY == SCORE:
         scored = exists & (block >= 0) & (block <= current) & (block < M)
         key = ~ordered(tl.load(scores + block, mask=scored, other=float("-inf")))
+        empty = MOST - 8
     else:
         key = ~tl.load(used + slot, mask=exists, other=0)
-    return tl.where(block < 0, MOST, key)
+        empty = 0  # ticks are not negative, so their complements are; a short interval takes few passes
+    return tl.where(block < 0, empty, key)
 
 
 @triton.jit
 def victims(
     kept, need, held, used, where, scores, out, current, S, M,
-    WIDTH: tl.constexpr, SLOTS: tl.constexpr, POLICY: tl.constexpr, BITS: tl.constexpr,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, POLICY: tl.constexpr,
 ):  # fmt: skip
     """Write the slots of the first `need` victims to `out`, where every thread may read them afterwards.
 
@@ -45,7 +47,7 @@ def victims(
         tl.debug_barrier()
     else:
         key = tl.where(loose, _keys(i_s, loose, held, used, scores, current, M, POLICY), NEVER)
-        taken, place = take_best(key, need, tl.sum(loose.to(tl.int32)), BITS)
+        taken, place = take_best(key, need, tl.sum(loose.to(tl.int32)), SLOTS)
         tl.store(out + place, i_s, mask=taken)
         tl.debug_barrier()
         if need > 1:

@@ -40,11 +40,11 @@ def diff_slots(
             if wanted:
                 one = _Head(slots, int(places[b]), h, policy, scores[b, h] if scores is not None else np.empty(0))
                 if policy == LAST_SELECTION:
-                    one.drop_others(wanted)
+                    one.drop_others(set(wanted))
                 for w, block in enumerate(wanted):
                     slot = one.find(block)
                     if slot < 0:
-                        slot = one.victim(wanted)
+                        slot = one.victim(set(wanted))
                         one.fill(slot, block, transferred=block != opened[b])
                         if block != opened[b]:
                             missing.append((b, h, block, one.base + slot))
@@ -77,12 +77,12 @@ class _Head:
         self.wasted += bool(self.unread[slot])
         self.held[slot], self.unread[slot] = -1, False
 
-    def drop_others(self, wanted: list[int]) -> None:
+    def drop_others(self, wanted: set[int]) -> None:
         for slot, held in enumerate(self.held.tolist()):
             if held not in wanted:
                 self.empty(slot)
 
-    def victim(self, wanted: list[int]) -> int:
+    def victim(self, wanted: set[int]) -> int:
         """An empty slot, else that of the block outside `wanted` which the policy lets go; ties to the lower slot."""
 
         def rank(slot: int) -> tuple[Any, ...]:

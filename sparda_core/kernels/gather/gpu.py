@@ -91,14 +91,14 @@ def gather_blocks(
     check_ctas(ctas)
     most = source_ids.shape[0]
     if scales is not None:
-        runs = cut_runs(source[0].numel(), in_flight_bytes, halves=2)
+        runs = cut_runs(2 * source.shape[2] * source.shape[3], in_flight_bytes, halves=2)
         _widen_kernel[(ctas,)](
             source, target, scales, source_ids, target_ids, count, most, source.stride(0), target.stride(0),
             HALF=runs.words * 4, RUN=runs.run * 4, PER_HALF=runs.per_block, ROWS=runs.rows, NATIVE=has_e4m3(device),
             num_warps=runs.warps,
         )  # fmt: skip
         return
-    runs = cut_runs(source[0].numel() * source.element_size(), in_flight_bytes)
+    runs = cut_runs(2 * source.shape[2] * source.shape[3] * source.element_size(), in_flight_bytes)
     source_words, target_words = _words(source), _words(target)
     _gather_kernel[(ctas,)](
         source_words, target_words, source_ids, target_ids, count, most, source_words.stride(0), target_words.stride(0),

@@ -9,12 +9,7 @@ import triton.language as tl
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device, sm_count
-
-#: Bytes of keys that one program reads. Four warps hold them in 64 registers a thread, all under way at once.
-TILE_BYTES = 32 << 10
-WARPS = 4
-#: Fewest blocks a program scores: below, the key that two programs read is more than its own share.
-LEAST_TILE = 8
+from sparda_core.kernels.pool import tiles
 
 
 def pooled_dots(
@@ -34,27 +29,14 @@ def pooled_dots(
     """
     heads = check_scoring(query, keys, position, out)
     group, width, reach, blocks = query.shape[1] // heads, keys.shape[3], block // stride, out.shape[2]
-    rows, key_bytes = query.shape[0] * heads, padded(width) * keys.element_size()
-    tile = tile_blocks(blocks, rows, padded(reach) * key_bytes, sm_count(keys.device))
+    rows, each = query.shape[0] * heads, tiles.block_bytes(reach, width, keys.element_size())
+    tile = tiles.tile_blocks(blocks, rows, each, sm_count(keys.device))
     _pooled_dots_kernel[(triton.cdiv(blocks, tile), rows)](
         query, keys, position, out, query.stride(0), query.stride(1), *keys.stride()[:3], out.stride(0), out.stride(1),
         keys.shape[2], blocks, unseen, scale, HEADS=heads, GROUP=group, GROUP_PAD=padded(group), WIDTH=width,
         WIDTH_PAD=padded(width), REACH=reach, REACH_PAD=padded(reach), WINDOW=window, STRIDE=stride, TILE=tile,
-        num_warps=WARPS,
+        num_warps=tiles.WARPS,
     )  # fmt: skip
-
-
-def tile_blocks(blocks: int, rows: int, block_bytes: int, sms: int) -> int:
-    """Blocks that a program scores: what `TILE_BYTES` hold, fewer where that left less than two programs an SM.
-
-    rows is places times KV heads, block_bytes what is read for one block, padding included.
-    """
-    tile = 1
-    while 2 * tile * block_bytes <= TILE_BYTES:
-        tile *= 2
-    while tile > LEAST_TILE and -(-blocks // tile) * rows < 2 * sms:
-        tile //= 2
-    return tile
 
 
 def check_scoring(query: torch.Tensor, keys: torch.Tensor, position: torch.Tensor, out: torch.Tensor) -> int:

@@ -9,12 +9,11 @@ import triton.language as tl
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.device import padded, sm_count
-from sparda_core.kernels.pool.gpu import best_of_blocks, check_scoring, known, tile_blocks, visible_keys
+from sparda_core.kernels.pool import tiles
+from sparda_core.kernels.pool.gpu import best_of_blocks, check_scoring, known, visible_keys
+from sparda_core.kernels.score_query import splits
 from sparda_core.shapes import BlockSpec
 
-#: Entries of one tensor-core product; tiles that are under way at once; most parts of a row's entries; and programs
-#: that an SM is given where rows are few.
-TILE, STAGES, MOST_SPLITS, PROGRAMS_PER_SM = 64, 4, 64, 6
 #: Narrowest operand of a tensor-core product: smaller groups are padded to it.
 _LEAST_GROUP = 16
 _LOG2_E = 1.4426950408889634
@@ -45,7 +44,7 @@ def query_scratch(*, places: int, q_heads: int, kv_heads: int, entries: int, dev
     def room(middle: int) -> torch.Tensor:
         return torch.empty((places, kv_heads, middle, q_heads // kv_heads), dtype=torch.float32, device=device)
 
-    return QueryScratch(logits=room(entries), peak=room(MOST_SPLITS), total=room(MOST_SPLITS))
+    return QueryScratch(logits=room(entries), peak=room(splits.MOST_SPLITS), total=room(splits.MOST_SPLITS))
 
 
 def query_block_scores(
@@ -66,29 +65,23 @@ def query_block_scores(
     group, width, held = query.shape[1] // heads, query.shape[2], entries.shape[2]
     _check_scratch(query, entries, scratch)
     rows, sms = query.shape[0] * heads, sm_count(query.device)
-    span = split_entries(held, rows, sms)
+    span = splits.split_entries(held, rows, sms)
     sizes = {"HEADS": heads, "GROUP": group, "WINDOW": spec.window, "STRIDE": spec.stride, "SPAN": span}
     _logits_kernel[(max(1, triton.cdiv(held, span)), rows)](
         query, entries, position, scratch.logits, scratch.peak, scratch.total,
         query.stride(0), query.stride(1), *entries.stride()[:3], *scratch.logits.stride()[:2],
         *scratch.peak.stride()[:2], held, unseen, float(width) ** -0.5 * _LOG2_E,
-        GROUP_PAD=padded(group, _LEAST_GROUP), WIDTH=width, WIDTH_PAD=padded(width, 16), TILE=TILE,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", num_warps=4, num_stages=STAGES, **sizes,
+        GROUP_PAD=padded(group, _LEAST_GROUP), WIDTH=width, WIDTH_PAD=padded(width, 16), TILE=splits.TILE,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", num_warps=4, num_stages=splits.STAGES, **sizes,
     )  # fmt: skip
     reach, blocks = spec.entries_per_block, out.shape[2]
-    tile = tile_blocks(blocks, rows, 4 * padded(reach) * padded(group), sms)
+    tile = tiles.tile_blocks(blocks, rows, tiles.block_bytes(reach, group, 4), sms)
     _shares_kernel[(triton.cdiv(blocks, tile), rows)](
         position, scratch.logits, scratch.peak, scratch.total, out, *scratch.logits.stride()[:2],
         *scratch.peak.stride()[:2], out.stride(0), out.stride(1), held, blocks, unseen,
         GROUP_PAD=padded(group), SPLITS=padded(triton.cdiv(held, span)), REACH=reach, REACH_PAD=padded(reach),
         TILE=tile, num_warps=4, **sizes,
     )  # fmt: skip
-
-
-def split_entries(held: int, rows: int, sms: int) -> int:
-    """Entries that one program takes, a multiple of TILE, so that there are PROGRAMS_PER_SM within MOST_SPLITS."""
-    splits = min(MOST_SPLITS, max(1, -(-PROGRAMS_PER_SM * sms // rows)))
-    return max(1, -(-held // (splits * TILE))) * TILE
 
 
 def _check_scratch(query: torch.Tensor, entries: torch.Tensor, scratch: QueryScratch) -> None:

@@ -14,7 +14,7 @@ from sparda_core.device_view import Choice
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
-from sparda_core.kernels.topk.gpu_ranking import DIGIT, NEVER, ordered, take_best, tile_of
+from sparda_core.kernels.topk.gpu_ranking import NEVER, ordered, take_best, tile_of
 from sparda_core.shapes import BlockSpec
 
 
@@ -22,7 +22,7 @@ from sparda_core.shapes import BlockSpec
 def choose_row(
     scores, blocks, counts, position, M,
     BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, BUDGET: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, BITS: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One (row, head): scores [M] to blocks [BUDGET] and one count."""
     i_w = tl.arange(0, WIDTH)
@@ -40,7 +40,7 @@ def choose_row(
         compete = i_m < first_local
         score = tl.load(scores + i_m, mask=compete & (i_m < M), other=float("-inf"))
         key = tl.where(compete, ordered(score), NEVER)
-        taken, place = take_best(key, k, candidates, BITS)
+        taken, place = take_best(key, k, candidates, TILE)
         tl.store(blocks + first_free + place, i_m, mask=taken)
         # The sink before them, the local band and padding after them.
         band = first_local + i_w - first_free - k
@@ -53,13 +53,13 @@ def choose_row(
 def _choose_kernel(
     scores, scores_b, scores_h, position, blocks, blocks_b, blocks_h, counts, counts_b, M,
     BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, BUDGET: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, BITS: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     i_b, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     choose_row(
         scores + i_b * scores_b + i_h * scores_h, blocks + i_b * blocks_b + i_h * blocks_h,
         counts + i_b * counts_b + i_h, tl.load(position + i_b), M,
-        BLOCK, SINK, LOCAL, BUDGET, WIDTH, TILE, BITS,
+        BLOCK, SINK, LOCAL, BUDGET, WIDTH, TILE,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def choose_options(blocks: int, spec: BlockSpec) -> dict[str, int]:
     """Constants of the kernel for rows of up to `blocks` blocks."""
     return {
         "BLOCK": spec.block, "SINK": spec.sink, "LOCAL": spec.local, "BUDGET": spec.budget,
-        "WIDTH": padded(spec.budget), "TILE": tile_of(max(1, blocks - spec.forced), "blocks of a row"), "BITS": DIGIT,
+        "WIDTH": padded(spec.budget), "TILE": tile_of(max(1, blocks - spec.forced), "blocks of a row"),
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What top-k and the diff share on a GPU: the k best of a tile, ties to the lower index, without sorting.
 
-A tile of keys stays in registers. The k-th largest key is found digit by digit: a pass counts, for 2**BITS - 1
-thresholds at once, how many keys lie above each. A stable compaction follows.
+A tile of keys stays in registers. The k-th largest key is closed in: a pass cuts the interval that holds it into four
+and counts, in one reduction, how many keys lie above each cut. A stable compaction follows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from sparda_core.errors import ConfigError
 
 #: Key of what may not be taken: below the key of every float, -inf included.
 NEVER = tl.constexpr(-(2**31))
-#: Largest key.
+#: Above every key. Keys of floats end at 0x7F800000; others must stay 8 below this, so that cuts cannot overflow.
 MOST = tl.constexpr(2**31 - 1)
-#: Longest tile: two counts of its members share one 32-bit number.
+#: Longest tile: counts of its members take 16 bits each.
 LONGEST = 16384
-#: Bits of a digit. Thresholds of a pass cost 2**BITS comparisons a key, fewer bits more passes.
-DIGIT = 2
+#: Keys of one group. The smallest of at least k group maxima bounds the k-th key from below; at 16 keys a group that
+#: leaves a quarter of them in question, mostly of one sign, and two octaves are crossed sooner than 32 bits.
+_GROUP = tl.constexpr(16)
 
 
 @triton.jit
@@ -32,35 +33,55 @@ def ordered(score):
 
 
 @triton.jit
-def _floor_of_best(key, k, candidates, BITS: tl.constexpr):
+def _least_bound(key, k, N: tl.constexpr):
+    """A number below the k-th largest key, as close as is cheap."""
+    if N >= 64 * _GROUP:
+        # Members of a group lie far apart, in one thread's registers; neighbours lie in different threads.
+        best = tl.max(tl.reshape(key, [_GROUP, N // _GROUP]), axis=0)
+        groups = tl.sum((best > NEVER).to(tl.int32))
+        low = tl.min(tl.where(best > NEVER, best, MOST))
+        low = tl.where(groups >= k, low - 1, NEVER)
+    else:
+        low = tl.min(tl.where(key > NEVER, key, MOST)) - 1
+    return low
+
+
+@triton.jit
+def _floor_of_best(key, k, candidates, N: tl.constexpr):
     """Where the k largest keys end: (floor, tied, need).
 
-    Taken are all keys above `floor` and the first `need` keys equal to `tied`. `candidates` keys are above NEVER.
+    Taken are all keys above `floor` and the first `need` keys equal to `tied`.
     """
-    steps = tl.arange(0, 2**BITS)
-    low = tl.full((), NEVER, tl.int32)  # more than k keys lie above it; the k-th is above it and not above high
-    high = tl.full((), MOST, tl.int32)
-    above_low = candidates
-    above_high = tl.zeros((), tl.int32)
-    step = tl.full((), 2 ** (32 - BITS), tl.int32)
+    # The k-th is above low, not above high; so many keys lie above them (above low: at most).
+    low, high = _least_bound(key, k, N), tl.max(key)
+    above_low, above_high = candidates, tl.zeros((), tl.int32)
     # Ends early where the k-th is the largest key left, and where all keys left are taken.
-    while (above_low > k) & (k - above_high > 1) & (step > 0):
-        bounds = low + steps * step
-        counts = tl.sum((key[None, :] > bounds[:, None]).to(tl.int32), axis=1)
-        enough = counts >= k
-        # Once low has risen, its own count is exact; before, NEVER itself is never above.
-        above_low = tl.minimum(above_low, tl.min(tl.where(enough, counts, MOST)))
-        above_high = tl.maximum(above_high, tl.max(tl.where(enough, 0, counts)))
-        high = tl.minimum(high, tl.min(tl.where(enough, high, bounds)))
-        low = tl.max(tl.where(enough, bounds, low))
-        step = step >> BITS
+    while (above_low > k) & (k - above_high > 1) & (low < high - 1):
+        step = ((high.to(tl.int64) - low) // 4).to(tl.int32) + 1
+        cut1 = low + step
+        cut2 = cut1 + step
+        cut3 = cut2 + step
+        above = (key > cut1).to(tl.int64) + ((key > cut2).to(tl.int64) << 16) + ((key > cut3).to(tl.int64) << 32)
+        counts = tl.sum(above)
+        count1 = (counts & 0xFFFF).to(tl.int32)
+        count2 = ((counts >> 16) & 0xFFFF).to(tl.int32)
+        count3 = (counts >> 32).to(tl.int32)
+        # From the highest cut down to the lowest that still has fewer than k keys above it, and the next one.
+        high = tl.where(count1 < k, cut1, tl.where(count2 < k, cut2, tl.where(count3 < k, cut3, high)))
+        above_high = tl.where(
+            count1 < k, count1, tl.where(count2 < k, count2, tl.where(count3 < k, count3, above_high))
+        )
+        low = tl.where(count3 >= k, cut3, tl.where(count2 >= k, cut2, tl.where(count1 >= k, cut1, low)))
+        above_low = tl.where(
+            count3 >= k, count3, tl.where(count2 >= k, count2, tl.where(count1 >= k, count1, above_low))
+        )
     tied = tl.max(tl.where(key <= high, key, NEVER))
     exact = above_low <= k
     return tl.where(exact, low, tied), tied, tl.where(exact, 0, k - above_high)
 
 
 @triton.jit
-def take_best(key, k, candidates, BITS: tl.constexpr):
+def take_best(key, k, candidates, N: tl.constexpr):
     """The k largest of a tile of int32 keys: (taken, place).
 
     key         [N], N <= 16384; NEVER for what may not be taken
@@ -68,7 +89,7 @@ def take_best(key, k, candidates, BITS: tl.constexpr):
     taken       [N] bool; equal keys go to the lower index
     place       [N], rank of each taken one by index, 0 first
     """
-    floor, tied, need = _floor_of_best(key, k, candidates, BITS)
+    floor, tied, need = _floor_of_best(key, k, candidates, N)
     above = (key > floor).to(tl.int32)
     level = ((key == tied) & (need > 0)).to(tl.int32)
     passed = tl.cumsum(above + (level << 16), axis=0) - above - (level << 16)

@@ -16,6 +16,8 @@ _LIBRARY = "libcuda.so.1"
 #: Memory is pinned for every context, and kernels read it at the address the host uses.
 _PORTABLE_AND_MAPPED = 0x3
 _HOST_POINTER_FOR_REGISTERED = 91
+#: Capture mode of a thread that may call anything while other threads capture.
+_RELAXED = 2
 
 
 class PinningError(SpardaError, RuntimeError):
@@ -68,7 +70,7 @@ class CudaDriver:
 
     def host_free(self, address: int) -> None:
         """See `Driver`."""
-        self._call("cuMemFreeHost", ctypes.c_void_p(address))
+        self._release("cuMemFreeHost", address)
 
     def register(self, address: int, size: int) -> None:
         """See `Driver`."""
@@ -78,7 +80,21 @@ class CudaDriver:
 
     def unregister(self, address: int) -> None:
         """See `Driver`."""
-        self._call("cuMemHostUnregister", ctypes.c_void_p(address))
+        self._release("cuMemHostUnregister", address)
+
+    def _release(self, name: str, address: int) -> None:
+        """Give memory back when no kernel reads it any more: a session may go away without having been closed."""
+        # Whoever captures a graph at this moment must not be disturbed, and a device that is out of order must not
+        # keep memory from being freed: hence the mode, and no look at what waiting said.
+        mode = ctypes.c_int(_RELAXED)
+        self._check("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            self._check("cuCtxPushCurrent_v2", self._context)
+            self._library.cuCtxSynchronize()
+            self._check("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+            self._call(name, ctypes.c_void_p(address))
+        finally:
+            self._check("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     def _call(self, name: str, *arguments: object) -> None:
         """One call under our context, whatever is current in this thread (a fresh one has none)."""

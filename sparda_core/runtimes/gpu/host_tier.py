@@ -29,7 +29,8 @@ class HostTier:
         sizes = StoreSizes.of(plan, plan.offloaded_layers, dtype, device)
         # Slots first: they fail in an instant where memory is short, pinning takes a second for every 2 GiB.
         self.slots = SlotStore(sizes)
-        memory = pinned_empty(plan.host_bytes, method=pinning, progress=progress)
+        block = plan.host_bytes // plan.host_blocks
+        memory = pinned_empty(plan.host_bytes, method=pinning, progress=progress, unit=block)
         self.pages = PageStore(sizes, memory, tier="host", float8=plan.float8)
 
     def allocated(self) -> dict[str, int]:

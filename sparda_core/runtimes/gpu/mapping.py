@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sparda_core.errors import CapacityError, ConfigError
 
-_HUGE = 2 << 20
+#: A huge page; every mapping begins on one.
+HUGE_BYTES = 2 << 20
 _ADVICE_HUGE, _ADVICE_NO_HUGE, _ADVICE_POPULATE_WRITE = 14, 15, 23
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -32,7 +33,7 @@ class Mapping:
     """
 
     def __init__(self, size: int, *, huge: bool | None = None) -> None:
-        self._libc, self._length = _library(), size + _HUGE
+        self._libc, self._length = _library(), size + HUGE_BYTES
         protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         start = self._libc.mmap(None, self._length, protection, flags, -1, 0)
         if start is None or start == _FAILED:
@@ -41,7 +42,7 @@ class Mapping:
                 hint=f"{os.strerror(ctypes.get_errno())}: lower rows or tokens, or set host_limit_bytes",
             )  # fmt: skip
         self._start: int | None = start
-        self.address = -(-start // _HUGE) * _HUGE
+        self.address = -(-start // HUGE_BYTES) * HUGE_BYTES
         if huge is not None:
             self._advise_pages(size, huge=huge)
 
@@ -60,7 +61,7 @@ class Mapping:
 
         A system that cannot be asked for this leaves it to the pinning. Raises CapacityError where memory is short.
         """
-        part = -(-length // threads // _HUGE) * _HUGE
+        part = -(-length // threads // HUGE_BYTES) * HUGE_BYTES
         pieces = [(start + at, min(part, length - at)) for at in range(0, length, part)]
         with ThreadPoolExecutor(threads) as pool:
             failed = list(pool.map(self._populate, pieces))

@@ -7,6 +7,7 @@ address every block of the store from one pointer. How it is pinned is a choice 
 from __future__ import annotations
 
 import ctypes
+import math
 import resource
 import threading
 import weakref
@@ -17,7 +18,7 @@ import torch
 
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.runtimes.gpu.cuda_driver import CudaDriver, Driver, PinningError
-from sparda_core.runtimes.gpu.mapping import Mapping
+from sparda_core.runtimes.gpu.mapping import HUGE_BYTES, Mapping
 
 #: "cuda-host-alloc"  one call of the driver. It cannot be cut into pieces, so progress is told at its ends only;
 #:                    Ctrl-C comes through at once, and the memory is given back as soon as the call returns
@@ -38,25 +39,25 @@ def default_method() -> str:
 
 
 def pinned_empty(
-    size: int, *, method: str | None = None, progress: Progress | None = None, threads: int = 8,
+    size: int, *, method: str | None = None, progress: Progress | None = None, unit: int = 1, threads: int = 8,
     chunk_bytes: int = CHUNK_BYTES, driver: Driver | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """uint8 [size] on the host, content undefined. Freed, once, when no tensor shows any of it any more.
 
     method    one of METHODS; None: `default_method()`
     progress  told after every chunk
+    unit      bytes that a chunk never divides, such as a block, so that the copy engine may move each of them: it
+              refuses a range that crosses two registered chunks, which kernels need not care about
     threads   that touch a chunk's pages before it is registered
     driver    None: CUDA's
     Raises ConfigError for a method that this machine lacks, CapacityError, with the numbers and with nothing
     held, where memory is short.
-
-    A copy by the copy engine must stay within one registered chunk; kernels may read across.
     """
     method = method or default_method()
     if method not in METHODS:
         raise ConfigError(f"pinning method {method!r} is unknown; known: {', '.join(METHODS)}")
-    if size < 1 or threads < 1 or chunk_bytes < 1:
-        raise ConfigError(f"size={size}, threads={threads}, chunk_bytes={chunk_bytes} must be >= 1")
+    if min(size, unit, threads, chunk_bytes) < 1:
+        raise ConfigError(f"size={size}, unit={unit}, threads={threads}, chunk_bytes={chunk_bytes} must be >= 1")
     _check_limit(size)
     tell = progress or (lambda done, total: None)
     tell(0, size)
@@ -70,7 +71,10 @@ def pinned_empty(
             address = _alloc(using, size)
             tell(size, size)
             return _tensor(address, size, lambda: using.host_free(address))
-        return _registered(using, size, method == "register-huge", tell, threads, chunk_bytes)
+        # Chunks begin on huge pages: a page must not be registered twice.
+        step = math.lcm(unit, HUGE_BYTES)
+        chunk = max(step, chunk_bytes // step * step)
+        return _registered(using, Mapping(size, huge=method == "register-huge"), size, tell, threads, chunk)
     except PinningError as wrong:
         raise _short(size, str(wrong)) from wrong
 
@@ -120,9 +124,9 @@ def _alloc(driver: Driver, size: int) -> int:
 
 
 def _registered(
-    driver: Driver, size: int, huge: bool, tell: Progress, threads: int, chunk_bytes: int  # noqa: FBT001
-) -> torch.Tensor:  # fmt: skip
-    mapping, pinned = Mapping(size, huge=huge), list[int]()
+    driver: Driver, mapping: Mapping, size: int, tell: Progress, threads: int, chunk: int
+) -> torch.Tensor:
+    pinned: list[int] = []
 
     def free() -> None:
         while pinned:
@@ -130,8 +134,8 @@ def _registered(
         mapping.close()
 
     try:
-        for start in range(0, size, chunk_bytes):
-            length = min(chunk_bytes, size - start)
+        for start in range(0, size, chunk):
+            length = min(chunk, size - start)
             mapping.touch(start, length, threads)
             driver.register(mapping.address + start, length)
             pinned.append(mapping.address + start)

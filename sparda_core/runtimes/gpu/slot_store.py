@@ -112,7 +112,8 @@ class SlotStore:
         spec = attrs.evolve(self._sizes.spec, budget=budget)
         new = SlotStore(attrs.evolve(self._sizes, slots=slots, spec=spec))
         width = min(slots, self.slots)
-        age = torch.where(self.held >= 0, -self.used.long(), 1)
+        # Blocks before empty slots, the last used before the others: the order of `SlotPool`, among empty slots too.
+        age = torch.where(self.held >= 0, 0, 1 << 40) - self.used.long()
         stay = age.sort(dim=-1, stable=True).indices[..., :width].sort(dim=-1).values
         for table in ("held", "used"):
             getattr(new, table)[..., :width] = getattr(self, table).gather(-1, stay)

@@ -79,7 +79,7 @@ def test_any_number_of_pieces_gives_the_same_output() -> None:
     splits=st.sampled_from([1, 2, 5]),
     positions=st.lists(st.integers(-1, 200), min_size=1, max_size=2),
 )
-@settings(max_examples=8 if DEVICE.type == "cpu" else 60)
+@settings(max_examples=8 if DEVICE.type == "cpu" else 12)
 def test_blocks_groups_and_heads_of_any_size_are_right(
     seed: int, block: int, group: int, width: int, splits: int, positions: list[int]
 ) -> None:

@@ -50,7 +50,7 @@ def _same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:
     in_flight=st.sampled_from([1, 8, 128]),
     dtype=st.sampled_from(DTYPES),
 )
-@settings(max_examples=15 if DEVICE.type == "cpu" else 100)
+@settings(max_examples=15 if DEVICE.type == "cpu" else 25)
 def test_the_listed_blocks_arrive_and_others_stay(
     seed: int, block: int, width: int, count: int, ctas: int, in_flight: int, dtype: torch.dtype
 ) -> None:

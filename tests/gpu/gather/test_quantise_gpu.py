@@ -117,7 +117,7 @@ def test_a_host_copy_without_scales_is_refused() -> None:
         quantise_closed(array.to(DEVICE), tail.to(DEVICE), position.to(DEVICE), bare, SPEC)
 
 
-def test_attention_over_float8_blocks_is_off_by_a_few_per_cent() -> None:
+def test_attention_over_float8_blocks_is_off_by_about_four_per_cent() -> None:
     stream = generator(7)
     pool = torch.randn(96, 2, 64, 128, generator=stream, dtype=torch.float64)
     query = torch.randn(1, 16, 1, 128, generator=stream, dtype=torch.float64)
@@ -127,4 +127,4 @@ def test_attention_over_float8_blocks_is_off_by_a_few_per_cent() -> None:
     codes, scales = quantise_blocks(pool)
     rounded = dequantise_blocks(codes, scales, torch.float32).double()
     wrong = relative_error(attend_blocks(query, rounded, physical, tokens), exact)
-    assert 0.01 < wrong < 0.06
+    assert 0.033 < wrong < 0.045

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from sparda_core.errors import ConfigError
-from sparda_core.kernels.pool.gpu import LEAST_TILE, TILE_BYTES, pooled_dots, tile_blocks
+from sparda_core.kernels.pool.gpu import pooled_dots
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
 from sparda_core.kernels.score_forecast.reference import forecast_block_scores as forecast_reference
 from sparda_core.kernels.score_proxy.gpu import project_keys, project_query, proxy_block_scores
 from sparda_core.kernels.score_proxy.reference import proxy_block_scores as proxy_reference
 from sparda_core.kernels.score_query import gpu as score_query
+from sparda_core.kernels.score_query import splits as splitting
 from sparda_core.kernels.score_query.gpu import query_block_scores, query_scratch
 from sparda_core.kernels.score_query.reference import query_block_scores as query_reference
 from sparda_core.shapes import BlockSpec
@@ -97,7 +98,7 @@ def test_every_shape_of_heads_is_scored(heads: int, group: int, width: int) -> N
 def test_however_the_entries_are_split_the_query_scores_are_the_same(
     splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(score_query, "MOST_SPLITS", splits)
+    monkeypatch.setattr(splitting, "MOST_SPLITS", splits)
     monkeypatch.setattr(score_query, "sm_count", lambda device: 132)
     at = (900, 260, 255)
     counts = entry_counts(at, SMALL, 0)
@@ -191,13 +192,3 @@ def test_what_does_not_fit_is_refused() -> None:
     scratch = query_scratch(places=2, q_heads=4, kv_heads=2, entries=100, device=DEVICE)
     with pytest.raises(ConfigError, match="one dtype"):
         query_block_scores(query.half(), entries, positions(at), SMALL, 0, out, scratch)
-
-
-def test_tiles_fill_the_device_and_fit_their_bytes() -> None:
-    key = 4 * 256  # four entries of 128 bf16 values
-    assert tile_blocks(2049, 2, key, 132) * 2 <= 2 * LEAST_TILE  # batch 1: more programs before larger tiles
-    for rows in (2, 8, 32, 128):
-        tile = tile_blocks(2049, rows, key, 132)
-        assert tile * key <= TILE_BYTES
-        assert -(-2049 // tile) * rows >= 2 * 132 or tile == LEAST_TILE
-    assert tile_blocks(2049, 32, key, 132) == 32

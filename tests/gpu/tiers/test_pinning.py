@@ -86,7 +86,7 @@ def test_the_bytes_held_are_the_bytes_asked_for_within_one_percent(method: str) 
 @pytest.mark.parametrize("method", ["cuda-host-alloc", "register-4k"])
 def test_memory_is_freed_once_and_not_before_its_last_view_is_gone(method: str) -> None:
     driver = FakeDriver()
-    view = pinned_empty(8 * MIB, method=method, driver=driver, chunk_bytes=3 * MIB).view(torch.float32)[10:20]
+    view = pinned_empty(8 * MIB, method=method, driver=driver, chunk_bytes=2 * MIB).view(torch.float32)[10:20]
     gc.collect()
     assert sum(driver.held.values()) == 8 * MIB
     view.fill_(1.5)
@@ -94,7 +94,7 @@ def test_memory_is_freed_once_and_not_before_its_last_view_is_gone(method: str) 
     gc.collect()
     assert not driver.held
     freed = [call for call in driver.calls if call[0] in ("free", "unregister")]
-    assert len(freed) == (1 if method == "cuda-host-alloc" else 3)
+    assert len(freed) == (1 if method == "cuda-host-alloc" else 4)
     assert len(set(freed)) == len(freed)
 
 
@@ -107,6 +107,14 @@ def test_a_store_is_registered_in_chunks_of_one_range_and_progress_is_told() -> 
     assert starts == [memory.data_ptr() + 2 * MIB * i for i in range(4)]
     assert [driver.held[at] // MIB for at in starts] == [2, 2, 2, 1]
     assert told == [(done * MIB, 7 * MIB) for done in (0, 2, 4, 6, 7)]
+
+
+def test_chunks_begin_on_huge_pages_and_divide_no_unit() -> None:
+    driver, unit = FakeDriver(), 24 << 10  # a block of head dim 96: no divisor of 2 MiB
+    memory = pinned_empty(14 * MIB, method="register-4k", driver=driver, chunk_bytes=7 * MIB, unit=unit)
+    offsets = [at - memory.data_ptr() for at in sorted(driver.held)]
+    assert offsets == [0, 6 * MIB, 12 * MIB]
+    assert all(offset % unit == offset % (2 * MIB) == 0 for offset in offsets)
 
 
 @pytest.mark.parametrize("wrong", [KeyboardInterrupt, ValueError])
