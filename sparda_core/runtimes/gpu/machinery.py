@@ -70,6 +70,7 @@ class Machinery:
         self._last: StepKey | None = None
         self._sampled = [False] * options.places
         self._position: npt.NDArray[np.int32] | None = None  # what the device holds, where the host knows
+        self._paged: dict[int, int] = {}  # by place, tokens that its own pages hold
 
     def _open(self) -> None:
         """Take the memory for all places."""
@@ -172,7 +173,7 @@ class Machinery:
         """
         position = np.full(self.options.places, -1, np.int32)
         position[list(lengths)] = list(lengths.values())
-        if not np.array_equal(position, self._position):
+        if self._position is None or not np.array_equal(position, self._position):
             upload(position, self.rows.position)
         if tokens:
             room = torch.empty(2, len(tokens), dtype=torch.int64, device=self.device)
@@ -233,24 +234,24 @@ class Machinery:
 
     def add(self, place: int) -> None:
         """An empty row."""
-        self._position = None
+        self._forget(place)
         self.tiers.add(place)
 
     def retire(self, place: int) -> None:
         """Give a row's memory back."""
-        self._position = None
+        self._forget(place)
         self.tiers.retire(place)
 
     def fork(self, source: int, copy: int) -> None:
         """The row in `copy` starts as a copy of that in `source`."""
-        self._position = None
+        self._forget(source, copy)
         self.tiers.fork(source, copy)
         self.half.place_forked(source, copy)
         self._same(source, copy)
 
     def move(self, source: int, target: int) -> None:
         """The row of `source` from now on lies in `target`."""
-        self._position = None
+        self._forget(source, target)
         self.tiers.move(source, target)
         self.half.place_moved(source, target)
         self._same(source, target)
@@ -260,14 +261,27 @@ class Machinery:
         self.rows.token[target] = self.rows.token[source]
         self._sampled[target] = self._sampled[source]
 
+    def _forget(self, *places: int) -> None:
+        """What the host knew of these places is no longer so."""
+        self._position = None
+        for place in places:
+            self._paged.pop(place, None)
+
     def crop(self, place: int, tokens: int) -> None:
         """Keep the first `tokens` tokens of a row."""
+        self._forget(place)
         self.tiers.crop(place, tokens)
         self.half.place_cropped(place, tokens)
 
     def reserve(self, tokens: Mapping[int, int]) -> None:
-        """Pages for rows, by place, to grow to so many tokens; all or nothing (CapacityError)."""
-        self.tiers.reserve(tokens)
+        """Pages for rows, by place, to grow to so many tokens; CapacityError before anything is written."""
+        wanted = {place: most for place, most in tokens.items() if most > self._paged.get(place, -1)}
+        if not wanted:
+            return
+        self.tiers.reserve(wanted)
+        page = self.options.page_blocks * self.spec.block
+        # Pages are taken whole: until a page is full, or shared by a fork, there is nothing to ask for.
+        self._paged |= {place: -(-most // page) * page for place, most in wanted.items()}
 
     def commit(self, tokens: Mapping[int, int]) -> None:
         """Say that rows, by place, hold so many tokens."""
@@ -302,9 +316,10 @@ class Machinery:
         self.lanes.settle()
         self._replays.reset()
         self._bound.clear()
-        self._last = self._position = None
+        self._last = None
+        self._forget(*self._paged)
         sampling, token = self.sampling.copy(), self.rows.token.clone()
-        del self.tiers
+        self.__dict__.pop("tiers", None)  # the old memory goes first; after a failure it is gone already
         self.spec = spec
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=self.selector)
         self._open()

@@ -12,7 +12,7 @@ from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtimes.gpu.engines import ENGINES, make_engine, require_one_graph
 from sparda_core.runtimes.gpu.options import CopySize, GpuOptions
 from sparda_core.runtimes.gpu.session import GpuSession
-from tests.gpu.session.worlds import SPEC, Pair, models, prompt
+from tests.gpu.session.worlds import SPEC, Pair, close, models, prompt
 from tests.gpu_env import DEVICE
 
 
@@ -135,6 +135,18 @@ def test_slots_come_from_a_memory_budget_and_what_cannot_fit_is_refused_with_the
         assert session.capacity.device_bytes <= need + (1 << 16)
     with pytest.raises(CapacityError, match=r"device"):
         opened("forecast", gpu_memory_bytes=need // 100)
+
+
+def test_a_budget_that_does_not_fit_leaves_the_session_as_it_was() -> None:
+    with opened("window") as session:
+        need = session.capacity.device_bytes
+    with opened("window", gpu_memory_bytes=need) as session, opened("window") as other:
+        rows = [one.add() for one in (session, other)]
+        for one, row in zip((session, other), rows, strict=True):
+            one.prefill(row, prompt(40))
+        with pytest.raises(CapacityError, match="device memory"):
+            session.set_budget(64)
+        close(session.decode({rows[0]: 3}).logits, other.decode({rows[1]: 3}).logits)
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a graph is what a GPU does by itself")
