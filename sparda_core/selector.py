@@ -110,6 +110,10 @@ class DeviceSelector(abc.ABC):
     #: Whether attention of a resident layer takes every block by itself, so that nobody reads the choice there.
     takes_every_block: ClassVar[bool] = False
 
+    #: Whether its last operation is `choose_blocks` of view.scores and nothing else: then a runtime may leave it out
+    #: and choose in one launch with the diff.
+    chooses_by_scores: ClassVar[bool] = False
+
     @abc.abstractmethod
     def run(self, kind: str, view: DeviceView) -> None:
         """Run one of the declared operations; the last one writes `view.choice`."""
