@@ -23,6 +23,11 @@ def _at_least(least: int) -> Any:
     return check
 
 
+def _bytes(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigError(f"{attribute.name}={value!r} must be an integer >= 1, a number of bytes")
+
+
 def _one_of(*known: str) -> Any:
     def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value not in known:
@@ -64,8 +69,8 @@ class GpuOptions:
     places: int = attrs.field(default=1, validator=_at_least(1))
     tokens: int | None = attrs.field(default=None, validator=_at_least(1))
     page_blocks: int = attrs.field(default=64, validator=_at_least(1))
-    host_limit_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
-    gpu_memory_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
+    host_limit_bytes: int | None = attrs.field(default=None, validator=_bytes)
+    gpu_memory_bytes: int | None = attrs.field(default=None, validator=_bytes)
     pinning: str | None = None
     host_memory: Any = None
     host_dtype: str = attrs.field(default="same", validator=_one_of(*HOST_DTYPES))
