@@ -85,6 +85,7 @@ class DeviceRoom:
     device  a torch.device
     dtype   torch dtype of keys and entries
     lead    layers between selecting and attending
+    tick    int32 [1] on the device, steps begun since the session opened; None where nobody counts
     """
 
     shape: ModelShape
@@ -94,6 +95,7 @@ class DeviceRoom:
     device: Any
     dtype: Any
     lead: int
+    tick: Any = None
 
 
 class DeviceSelector(abc.ABC):
@@ -107,6 +109,10 @@ class DeviceSelector(abc.ABC):
     used_bytes: int = 0
     #: Whether attention of a resident layer takes every block by itself, so that nobody reads the choice there.
     takes_every_block: ClassVar[bool] = False
+
+    #: Whether its last operation is `choose_blocks` of view.scores and nothing else: then a runtime may leave it out
+    #: and choose in one launch with the diff.
+    chooses_by_scores: ClassVar[bool] = False
 
     @abc.abstractmethod
     def run(self, kind: str, view: DeviceView) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import torch
@@ -44,6 +46,10 @@ class Replays(abc.ABC):
     def reset(self) -> None:
         """Forget what was captured: tensors that it reads are about to be others."""
 
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Forget everything at once; nothing may be running."""
+
 
 class Eager(Replays):
     """Issues every operation in every step."""
@@ -67,6 +73,10 @@ class Eager(Replays):
     def reset(self) -> None:
         """Forget the bound pieces."""
         self._pieces.clear()
+
+    def close(self) -> None:
+        """The same."""
+        self.reset()
 
 
 @attrs.frozen(eq=False)
@@ -116,20 +126,26 @@ class Captured(Replays):
 
     def _capture(self, key: StepKey) -> tuple[_Captured, ...]:
         self._lanes.settle()
-        made = tuple(_Captured(piece, self._graph(piece)) for piece in self._eager.pieces(key))
+        with _nothing_collected():
+            made = tuple(_Captured(piece, self._graph(piece)) for piece in self._eager.pieces(key))
         # A graph destroyed during another's capture breaks that capture; nothing is being captured now.
         self._old.clear()
         return made
 
     def _graph(self, piece: Piece) -> torch.cuda.CUDAGraph | None:
+        """The piece, captured on the stream that is current: that of the compute lane."""
         if piece.on_host:
             return None
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile: they are not what "thread_local" forbids.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._lanes.compute, capture_error_mode="thread_local"
-        ):  # fmt: skip
+        # Other threads may use the device meanwhile: what they do is not what a capture must not see.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
             piece.issue()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # the first failure is the one to report
+                graph.capture_end()
+            raise
+        graph.capture_end()
         return graph
 
     def reset(self) -> None:
@@ -138,3 +154,21 @@ class Captured(Replays):
         self._warm.clear()
         self._old.extend(self._graphs.values())
         self._graphs.clear()
+
+    def close(self) -> None:
+        """Destroy the graphs, now rather than when Python happens to: that may be during another's capture."""
+        self.reset()
+        self._old.clear()
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Python's collector could destroy some other session's graph in mid-capture; it waits."""
+    gc.collect()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

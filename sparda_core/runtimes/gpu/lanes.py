@@ -86,9 +86,11 @@ class StreamLanes(Lanes):
         # What the caller issued to its own stream comes before, what it issues next comes after.
         outside = torch.cuda.current_stream(self.compute.device)
         self.compute.wait_stream(outside)
-        with torch.cuda.stream(self.compute):
-            yield
-        outside.wait_stream(self.compute)
+        try:
+            with torch.cuda.stream(self.compute):
+                yield
+        finally:
+            outside.wait_stream(self.compute)
 
     def step(self) -> AbstractContextManager[object]:
         """The compute stream, ordered with the stream of the caller on both sides."""

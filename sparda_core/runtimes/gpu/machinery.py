@@ -19,7 +19,7 @@ from sparda_core.runtime import Runtime
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
 from sparda_core.runtimes.gpu.clock import clock_of
 from sparda_core.runtimes.gpu.engines import make_engine
-from sparda_core.runtimes.gpu.executor import Piece, pieces_of
+from sparda_core.runtimes.gpu.executor import Issue, Piece, pieces_of
 from sparda_core.runtimes.gpu.graphs import Captured, Eager, Replays, StepKey
 from sparda_core.runtimes.gpu.lanes import StreamLanes, lanes_of
 from sparda_core.runtimes.gpu.options import GpuOptions
@@ -41,6 +41,11 @@ class Machinery:
         self, decoder: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions
     ) -> None:  # fmt: skip
         self.engine = make_engine(runtime.engine)
+        if options.host_dtype == "fp8" and not self.engine.narrow:
+            raise ConfigError(
+                f"host_dtype='fp8' needs an engine that widens blocks while it copies, engine={self.engine.name!r} "
+                "moves them as they are; choose engine='uva' or host_dtype='same'"
+            )
         self.runtime = attrs.evolve(runtime, engine=self.engine.name)
         self.decoder, self.selector, self.options, self.spec = decoder, selector, options, spec
         self.shape, self.device = decoder.shape, decoder.device
@@ -64,6 +69,8 @@ class Machinery:
         self._bound: dict[StepKey, DecodeStep] = {}
         self._last: StepKey | None = None
         self._sampled = [False] * options.places
+        self._position: npt.NDArray[np.int32] | None = None  # what the device holds, where the host knows
+        self._paged: dict[int, int] = {}  # by place, tokens that its own pages hold
 
     def _open(self) -> None:
         """Take the memory for all places."""
@@ -71,13 +78,14 @@ class Machinery:
         self.capacity = self._capacity()
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
-            self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning
+            self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning,
+            host_memory=self.options.host_memory,
         )
         self.rows = self.tiers.rows
         self.half = self.selector.bind_device(
             DeviceRoom(
                 shape=shape, spec=spec, places=places, tokens=self.tokens, device=self.device,
-                dtype=self.decoder.dtype, lead=self.runtime.lead(self.selector),
+                dtype=self.decoder.dtype, lead=self.runtime.lead(self.selector), tick=self.rows.tick,
             )
         )  # fmt: skip
         self._check_dense()
@@ -143,32 +151,39 @@ class Machinery:
             tiers=[first_of_tier(tier, n) for tier in self.tiers.layers], rows=rows,
             sampling=self.sampling.at(slice(n)), nucleus=key.nucleus, drawing=self._drawing(key.nucleus),
             attention=self._attention[:n], sampled=self._drew[:n], scratch=self._attending, selector=self.half,
-            engine=self.engine, spec=self.spec,
-            policy=self.runtime.policy, counts=self.tiers.counts, every=self.half.takes_every_block,
+            engine=self.engine, spec=self.spec, policy=self.runtime.policy, counts=self.tiers.counts,
+            every=self.half.takes_every_block, last=self._last_kinds(),
             lead=self.runtime.lead(self.selector), copy=self.options.copy_size(n),
         )  # fmt: skip
+
+    def _last_kinds(self) -> dict[tuple[int, int], str]:
+        """Kind of the last operation that selects for each target during each source, as the plan has it."""
+        own = self._selector_kinds()
+        return {(op.layer, op.source): op.kind for op in self.plan if op.kind in own}
 
     def _drawing(self, nucleus: bool) -> SampleScratch:  # noqa: FBT001
         if nucleus not in self._draws:
             self._draws[nucleus] = sample_scratch(self.options.places, self.shape.vocab, self.device, nucleus=nucleus)
         return self._draws[nucleus]
 
-    def run(self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int] | None, steps: int) -> None:
+    def run(self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int], steps: int) -> None:
         """Issue `steps` steps of the places in `lengths`; the others sit them out.
 
         lengths  by place, tokens in the cache
-        tokens   by place, the token to decode; None: what the last step sampled
+        tokens   by place, the token to decode, where it is not what was sampled last
         """
         position = np.full(self.options.places, -1, np.int32)
         position[list(lengths)] = list(lengths.values())
-        upload(position, self.rows.position)
-        if tokens is not None:
-            places = torch.tensor(list(tokens), dtype=torch.int64)
-            given = upload(np.array(list(tokens.values()), np.int64), torch.empty_like(places, device=self.device))
-            self.rows.token.index_copy_(0, places.to(self.device), given)
+        if self._position is None or not np.array_equal(position, self._position):
+            upload(position, self.rows.position)
+        if tokens:
+            room = torch.empty(2, len(tokens), dtype=torch.int64, device=self.device)
+            self.rows.token.index_copy_(0, *upload(np.array([list(tokens), list(tokens.values())], np.int64), room))
         self._last = StepKey(bucket, any(self._sampled[place] for place in lengths))
+        self._position = None
         for _ in range(steps):
             self._replays.run(self._last)
+        self._position = np.where(position < 0, position, position + steps)
 
     def logits(self) -> torch.Tensor:
         """[bucket, vocab] of the last step; raises ConfigError before the first."""
@@ -218,14 +233,26 @@ class Machinery:
         nucleus = self._sampled[place]
         draw(logits[None].float(), self.sampling.at(one), at, out, self._drawing(nucleus), nucleus=nucleus)
 
+    def add(self, place: int) -> None:
+        """An empty row."""
+        self._forget(place)
+        self.tiers.add(place)
+
+    def retire(self, place: int) -> None:
+        """Give a row's memory back."""
+        self._forget(place)
+        self.tiers.retire(place)
+
     def fork(self, source: int, copy: int) -> None:
         """The row in `copy` starts as a copy of that in `source`."""
+        self._forget(source, copy)
         self.tiers.fork(source, copy)
         self.half.place_forked(source, copy)
         self._same(source, copy)
 
     def move(self, source: int, target: int) -> None:
         """The row of `source` from now on lies in `target`."""
+        self._forget(source, target)
         self.tiers.move(source, target)
         self.half.place_moved(source, target)
         self._same(source, target)
@@ -235,14 +262,27 @@ class Machinery:
         self.rows.token[target] = self.rows.token[source]
         self._sampled[target] = self._sampled[source]
 
+    def _forget(self, *places: int) -> None:
+        """What the host knew of these places is no longer so."""
+        self._position = None
+        for place in places:
+            self._paged.pop(place, None)
+
     def crop(self, place: int, tokens: int) -> None:
         """Keep the first `tokens` tokens of a row."""
+        self._forget(place)
         self.tiers.crop(place, tokens)
         self.half.place_cropped(place, tokens)
 
     def reserve(self, tokens: Mapping[int, int]) -> None:
-        """Pages for rows, by place, to grow to so many tokens; all or nothing (CapacityError)."""
-        self.tiers.reserve(tokens)
+        """Pages for rows, by place, to grow to so many tokens; CapacityError before anything is written."""
+        wanted = {place: most for place, most in tokens.items() if most > self._paged.get(place, -1)}
+        if not wanted:
+            return
+        self.tiers.reserve(wanted)
+        page = self.options.page_blocks * self.spec.block
+        # Pages are taken whole: until a page is full, or shared by a fork, there is nothing to ask for.
+        self._paged |= {place: -(-most // page) * page for place, most in wanted.items()}
 
     def commit(self, tokens: Mapping[int, int]) -> None:
         """Say that rows, by place, hold so many tokens."""
@@ -278,8 +318,9 @@ class Machinery:
         self._replays.reset()
         self._bound.clear()
         self._last = None
+        self._forget(*self._paged)
         sampling, token = self.sampling.copy(), self.rows.token.clone()
-        del self.tiers
+        self.__dict__.pop("tiers", None)  # the old memory goes first; after a failure it is gone already
         self.spec = spec
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=self.selector)
         self._open()
@@ -294,6 +335,13 @@ class Machinery:
     def used_bytes(self) -> dict[str, int]:
         """Bytes taken by tier."""
         return self.tiers.used_bytes
+
+    def table(self) -> Mapping[str, Issue]:
+        """What issues each kind of operation of the last step; ConfigError before the first. For measurements."""
+        step = None if self._last is None else self._bound.get(self._last)
+        if step is None:
+            raise ConfigError("session has not decoded yet; run a step first")
+        return step.table(self._selector_kinds())
 
     def describe(self) -> dict[str, str]:
         """How steps run, for people."""
@@ -312,7 +360,7 @@ class Machinery:
     def close(self) -> None:
         """Wait for what runs and give the memory back."""
         self.lanes.settle()
-        self._replays.reset()
+        self._replays.close()
         self._bound.clear()
         del self.tiers
 

@@ -18,6 +18,7 @@ from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
+from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.graphs import bucket_of
 from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
 from sparda_core.runtimes.gpu.options import GpuOptions
@@ -54,10 +55,37 @@ class GpuSession(RowSession):
         )
         self.plan, self.spec = self._machinery.plan, spec
 
+    @property
+    def machinery(self) -> Machinery:
+        """What knows places, not rows. For measurements: whoever steps by it alone leaves the rows behind."""
+        self._check_open()
+        return self._machinery
+
+    def claim(self, tokens: int) -> int:
+        """A new row of `tokens` tokens that nobody wrote: its memory holds whatever it held. For measurements."""
+        row = self.add()
+        place = self._place[row]
+        try:
+            self._check_room({row: 0}, tokens)
+            with self._work():
+                self._machinery.reserve({place: tokens})
+                self._machinery.commit({place: tokens})
+        except BaseException:
+            self.retire(row)
+            raise
+        self._lengths[row] = tokens
+        return row
+
     def describe(self) -> dict[str, str]:
         """How steps run: engine, capture, copy kernel, memory."""
         self._check_open()
         return self._machinery.describe()
+
+    @property
+    def capacity(self) -> CapacityPlan:
+        """What it took of device and host memory, by part."""
+        self._check_open()
+        return self._machinery.capacity
 
     # Rows -----------------------------------------------------------------------------------------
 
@@ -66,7 +94,7 @@ class GpuSession(RowSession):
         self._check_idle()
         place, chosen = self._free_place(), self._options
         with self._work():
-            self._machinery.tiers.add(place)
+            self._machinery.add(place)
             self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, chosen.seed + self._next_row)
         return self._seat(place)
 
@@ -94,7 +122,7 @@ class GpuSession(RowSession):
         self._half.retired(row)
         place, last = self._place.pop(row), len(self._place)
         with self._work():
-            self._machinery.tiers.retire(place)
+            self._machinery.retire(place)
             for other, held in self._place.items():
                 if held == last:
                     self._machinery.move(last, place)
@@ -127,7 +155,7 @@ class GpuSession(RowSession):
             machinery.reopen(spec)
             self._half.spec = self.spec = spec
             for place, (row, snapshot) in enumerate(rows):
-                machinery.tiers.add(place)
+                machinery.add(place)
                 machinery.load(place, snapshot)
                 machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
 
@@ -205,28 +233,31 @@ class GpuSession(RowSession):
             self._check_row(row)
         active = [row for row in self.rows if row in tokens]
         ids = self._check_tokens([tokens[row] for row in active])
-        self._steps(active, 1, ids)
+        self._steps(active, 1, dict(zip(active, ids.tolist(), strict=True)))
         return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
 
     def run(self, steps: int, tokens: Mapping[int, int] | None = None) -> None:
         """`steps` steps of every row, whose tokens are sampled on the device; nothing is read back or waited for.
 
-        tokens  the first token of each row; None: those drawn by the step, or the prefill, before
+        tokens  first tokens of rows; the others go on with the one drawn by the step, or the prefill, before
         """
         self._check_idle()
         check_integer("steps", steps, 1)
-        active = list(self.rows)
-        given = tokens if tokens is not None else dict.fromkeys(self._drawn, 0)
-        if not active or set(given) != set(active):
-            raise ConfigError(f"tokens names rows {sorted(given)}: the first token of every row is needed, {active}")
-        ids = self._check_tokens([given[row] for row in active])
-        self._steps(active, steps, None if tokens is None else ids)
+        given = {} if tokens is None else tokens
+        for row in given:
+            self._check_row(row)
+        unknown = [row for row in self.rows if row not in given and row not in self._drawn]
+        if unknown or not self.rows:
+            raise ConfigError(f"tokens must name the first token of rows {unknown or 'of the session, which has none'}")
+        if given:
+            self._check_tokens(list(given.values()))
+        self._steps(self.rows, steps, given)
 
-    def _steps(self, active: Sequence[int], steps: int, ids: torch.Tensor | None) -> None:
+    def _steps(self, active: Sequence[int], steps: int, tokens: Mapping[int, int]) -> None:
         before = {row: self._lengths[row] for row in active}
         self._check_room(before, steps)
         lengths = {self._place[row]: length for row, length in before.items()}
-        given = None if ids is None else dict(zip(lengths, ids.tolist(), strict=True))
+        given = {self._place[row]: token for row, token in tokens.items()}
         with self._work(before):
             self._machinery.reserve({place: length + steps for place, length in lengths.items()})
             self._machinery.run(bucket_of(len(self._place), self._options.places), lengths, given, steps)

@@ -2,7 +2,8 @@
 
 Two operations of the plan may be one launch. Where the place of a token's K and V is known before the layer begins
 (its diff ran a layer earlier, or the layer is resident), `project` rotates, adds the entry and stores K and V at
-once, and `append` launches nothing; else `append` stores them after the diff.
+once, and `append` launches nothing; else `append` stores them after the diff. Where a selector's last operation is
+nothing but the choice by scores, and a diff comes next, the diff makes the choice as well.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sparda_core.errors import PlanError
 from sparda_core.kernels.append.gpu import append_tokens
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.attend.gpu import AttendScratch, attend_all, attend_pages, attend_slots
-from sparda_core.kernels.diff.gpu import diff_slots
+from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots
 from sparda_core.kernels.quantise.gpu import quantise_closed
 from sparda_core.kernels.sample.gpu import SampleScratch
 from sparda_core.kernels.step.gpu import advance, begin_step
@@ -42,6 +43,7 @@ class StepParts:
     attention  [B, Hq, D], what a layer attended to; one for all layers, since they run one by one
     sampled    int64 [B]
     counts     int32 [L_off], lengths of the lists of misses
+    last       kind of a selector's last operation, by (target, source)
     every      whether attention takes every block of a row, wherever the layer is resident
     lead       layers between selecting and attending
     nucleus    whether any row samples
@@ -63,6 +65,7 @@ class StepParts:
     spec: BlockSpec
     policy: str
     counts: torch.Tensor
+    last: Mapping[tuple[int, int], str]
     every: bool
     lead: int
     copy: CopySize
@@ -138,7 +141,13 @@ class DecodeStep:
     def _entries(self, op: Op) -> None:
         self._parts.selector.observe(self._view(op.layer, op.layer))
 
+    def _together(self, layer: int) -> bool:
+        """Whether choice and diff are one launch; see the module."""
+        return self._parts.selector.chooses_by_scores and self._parts.tiers[layer].diff is not None
+
     def _select(self, op: Op) -> None:
+        if op.kind == self._parts.last[op.layer, op.source] and self._together(op.layer):
+            return
         self._parts.selector.run(op.kind, self._view(op.layer, op.source))
 
     def _diff(self, op: Op) -> None:
@@ -146,10 +155,13 @@ class DecodeStep:
         assert tier.slots is not None
         assert tier.diff is not None
         assert tier.host is not None
-        diff_slots(
-            tier.choice, parts.rows.position, tier.slots, tier.host, parts.policy, tier.scores, parts.rows.tick,
-            tier.diff,
-        )  # fmt: skip
+        given = (tier.slots, tier.host, parts.policy)
+        if self._together(op.layer):
+            choose_and_diff(
+                tier.scores, parts.rows.position, parts.spec, tier.choice, *given, parts.rows.tick, tier.diff
+            )
+            return
+        diff_slots(tier.choice, parts.rows.position, *given, tier.scores, parts.rows.tick, tier.diff)
 
     def _fetch(self, op: Op) -> None:
         self._parts.engine.fetch(self._parts.tiers[op.layer], self._parts.copy)

@@ -14,6 +14,8 @@ from sparda_core.selectors.declaration import SCORE, SELECT
 class ScoredDevice(DeviceSelector):
     """Runs `score` and `select`. Narrow hook: `score`. The order rule is that of `choose_blocks`."""
 
+    chooses_by_scores = True
+
     @abc.abstractmethod
     def score(self, view: DeviceView) -> None:
         """Fill view.scores up to each row's current block; larger is better, -inf without anything to score."""

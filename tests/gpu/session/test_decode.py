@@ -11,7 +11,7 @@ from tests.gpu_env import DEVICE
 
 ON_GPU = DEVICE.type == "cuda"
 SELECTORS = ("query", "forecast", "infinigen", "dense", "window")
-#: Blocks of 16 tokens: the first row opens one in the second step. On a GPU a second row stays behind in its first block.
+#: Blocks of 16 tokens: the first row opens one in the second step. On a GPU a second row is in its first block.
 LENGTHS, STEPS = ((63, 9), 40) if ON_GPU else ((63,), 2)
 #: What the interpreter is given of the pairs under `lru`; a GPU gets all.
 LRU = {("query", "offload-sync"), ("forecast", "offload-sync"), ("infinigen", "offload-prefetch")}
