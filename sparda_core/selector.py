@@ -85,6 +85,7 @@ class DeviceRoom:
     device  a torch.device
     dtype   torch dtype of keys and entries
     lead    layers between selecting and attending
+    tick    int32 [1] on the device, steps begun since the session opened; None where nobody counts
     """
 
     shape: ModelShape
@@ -94,6 +95,7 @@ class DeviceRoom:
     device: Any
     dtype: Any
     lead: int
+    tick: Any = None
 
 
 class DeviceSelector(abc.ABC):

@@ -3,22 +3,25 @@
 python -m benchmarks.gpu.score [--sweep] [--json FILE]      without a GPU: the check alone, tiny, interpreted
 
 Floor = what must be read and written over 4.2 TB/s: entries (forecast), entries and logits out and in (query), 32
-channels of every token (proxy). Predicted before measuring, microseconds a layer at 128K: forecast 3.5 at batch 1, 6
-at 4, 19 at 16, 72 at 64; query 7, 12, 31, 115; proxy 7, 20, 74, 290. "with top-k" adds the launch that chooses.
+channels of every token (proxy). "with top-k" adds the launch that chooses.
+
+Predicted before measuring, microseconds a layer at 128K: forecast 3.5 at batch 1, 6 at 4, 19 at 16, 72 at 64; query 7,
+12, 31, 115; proxy 7, 20, 74. Measured (H200, torch 2.11, triton 3.6, driver 580, 2026-11-30): forecast 3.3, 7.6, 19.7,
+66.3; query 7.7, 12.2, 31.8, 112.5; proxy 8.6, 21.2, 74.9.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
+from benchmarks.gpu.clock import median_us
 from sparda_core.device_view import Choice
 from sparda_core.kernels.pool import tiles
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
@@ -132,28 +135,6 @@ def _error(got: torch.Tensor, want: torch.Tensor, at: torch.Tensor) -> float:
         mine.append(one[other.isfinite()])
         theirs.append(other[other.isfinite()])
     return float((torch.cat(mine) - torch.cat(theirs)).norm() / torch.cat(theirs).norm())
-
-
-def median_us(launches: Sequence[Callable[[], None]], replays: int = 15) -> float:
-    """Microseconds of one launch: medians over replays of one CUDA graph of them all, between two events."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for launch in launches:
-            launch()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for launch in launches:
-            launch()
-    times = []
-    for _ in range(replays):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return statistics.median(times[1:]) / len(launches)
 
 
 def time_cell(name: str, batch: int, context: int) -> dict[str, Any]:

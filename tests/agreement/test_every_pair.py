@@ -65,7 +65,9 @@ def resident(recording: Path) -> dict[str, Outcome]:
     return {name: run(pair(name, "resident", recording=recording)) for name in SELECTORS.names()}
 
 
-@pytest.mark.parametrize("options", [{}, {"policy": "lru", "slots": 41}, SCORED], ids=["last-selection", "lru", "score"])
+@pytest.mark.parametrize(
+    "options", [{}, {"policy": "lru", "slots": 41}, SCORED], ids=["last-selection", "lru", "score"]
+)
 @pytest.mark.parametrize("runtime", ["offload-sync", "offload-prefetch"])
 @pytest.mark.parametrize("selector", SELECTORS.names())
 def test_a_runtime_agrees_with_resident(
@@ -76,7 +78,7 @@ def test_a_runtime_agrees_with_resident(
             pair(selector, runtime)
         return
     if options is SCORED and selector in UNSCORED:
-        with pytest.raises(CombinationError, match="makes no scores; nearest workable choice: .* policy='lru'"):
+        with pytest.raises(CombinationError, match=r"makes no scores; nearest workable choice: .* policy='lru'"):
             pair(selector, runtime, recording=recording, runtime_options={**options, "slots": 41})
         return
     logits, chosen = run(pair(selector, runtime, recording=recording, runtime_options=options))

@@ -97,7 +97,9 @@ def test_attention_counts_the_tokens_that_a_real_selection_shows(lengths: list[i
     work = _work(Kind.ATTEND, facts)
     assert work.flops == 4 * int(shown.sum()) * SHAPE.group * SHAPE.head_dim
     assert work.hbm_bytes == 2 * int(shown.sum()) * SHAPE.head_dim * 4 + moved * 7
-    assert work.ctas == positions.numel() * SHAPE.kv_heads
+    # In decode lists are cut into pieces: tests/gpu/attend/test_work.py.
+    queries = positions.numel() * SHAPE.kv_heads
+    assert work.ctas == queries or (new_tokens == 1 and work.ctas > queries)
 
 
 @given(lengths=row_lengths, new_tokens=st.sampled_from([2, 8]))

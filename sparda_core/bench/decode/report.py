@@ -73,7 +73,7 @@ def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0
 
     prefetch_over_query_sync   query sync / forecast prefetch: the headline
     overlap_alone              forecast sync / forecast prefetch
-    prefetch_over_bound        forecast prefetch / (max(slowdown x resident, head + copies + tail)), see `bound_s`
+    prefetch_over_bound        forecast prefetch / its bound, see `bound_s`
     sync_over_parts            forecast sync / (resident + copies)
     """
     have = Rows(rows)
@@ -101,11 +101,11 @@ def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0
 def bound_s(early: Row, resident: Row) -> float:
     """What a prefetching step cannot beat with these kernels: its compute beside a copy, or its copies end to end.
 
-    The second adds the compute before the first transfer can be known and after the last one is needed.
+    The first is the resident step, slowed down as this plan's own compute is beside a copy that never ends; the
+    second adds the compute before the first transfer can be known and after the last one is needed.
     """
-    compute = early["compute_beside_copy_s"]
-    ends = early["step_layers_exposed"] * resident["step_s"]
-    return max(float(compute), float(early["copies_s"] + ends))
+    slowdown = early["compute_beside_copy_s"] / early["compute_s"]
+    return max(float(slowdown * resident["step_s"]), float(early["head_s"] + early["copies_s"] + early["tail_s"]))
 
 
 def _ratio(slow: Row | None, fast: Row | None) -> float | None:

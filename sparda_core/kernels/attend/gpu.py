@@ -8,7 +8,7 @@ import torch
 from sparda_core.device_view import Choice
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.attend.gpu_pieces import ALL, PAGES, SLOTS, attend_kernel, join_kernel
-from sparda_core.kernels.attend.splitting import MOST_SPLITS, Tuning, most_parts, split_count, tile_tokens
+from sparda_core.kernels.attend.splitting import MOST_SPLITS, Tuning, cut_lists, most_parts
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device, sm_count
 from sparda_core.kernels.tables import Paged
@@ -36,10 +36,10 @@ def attend_scratch(
     device: torch.device, tuning: Tuning | None = None,
 ) -> AttendScratch:  # fmt: skip
     """Memory for `attend_*` over up to `places` rows and lists of up to `blocks` blocks. The only allocation."""
-    tuning, sms = tuning or Tuning(), sm_count(device)
-    tiles = -(-blocks * block // tile_tokens(padded(head_dim, 16), dtype.itemsize))
-    group, pairs = q_heads // kv_heads, places * kv_heads
-    parts = most_parts(pairs, tiles, sms) if tuning.splits is None else pairs * tuning.splits
+    tuning, sms, group = tuning or Tuning(), sm_count(device), q_heads // kv_heads
+    parts = most_parts(
+        places * kv_heads, blocks, block=block, head_dim=head_dim, value_bytes=dtype.itemsize, sms=sms, tuning=tuning
+    )
     return AttendScratch(
         mixed=torch.empty(parts * group * head_dim, dtype=torch.float32, device=device),
         stats=torch.empty(parts * 2 * group, dtype=torch.float32, device=device),
@@ -94,12 +94,6 @@ def attend_all(
     )  # fmt: skip
 
 
-def _splits(pairs: int, tiles: int, sms: int, tuning: Tuning) -> int:
-    if tuning.splits is None:
-        return split_count(pairs, tiles, sms)
-    return max(1, min(tuning.splits, tiles, MOST_SPLITS))
-
-
 def _launch(
     q: torch.Tensor, array: torch.Tensor, blocks_list: torch.Tensor | None, counts: torch.Tensor | None,
     table: torch.Tensor | None, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch,
@@ -110,9 +104,11 @@ def _launch(
     if batch == 0:
         return
     pairs, group, wide = batch * heads, q_heads // heads, padded(width, 16)
-    tokens, tuning = tile_tokens(wide, q.element_size()), scratch.tuning
-    splits = _splits(pairs, -(-blocks * spec.block // tokens), scratch.sms, tuning)
-    parts = pairs * splits * group
+    tuning = scratch.tuning
+    cut = cut_lists(
+        pairs, blocks, block=spec.block, head_dim=width, value_bytes=q.element_size(), sms=scratch.sms, tuning=tuning
+    )
+    splits, parts = cut.splits, pairs * cut.splits * group
     if splits > 1 and (
         parts * 2 > scratch.stats.numel() or parts * width > scratch.mixed.numel() or pairs > scratch.arrived.numel()
     ):
@@ -129,11 +125,11 @@ def _launch(
         splits, width**-0.5 * 1.4426950408889634,  # weights are powers of two
         q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table),
         out.stride(0), out.stride(1),
-        HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=tokens,
-        JOIN=splits if splits <= max(1, tuning.fused_up_to) else 0, FIND=find, PRECISION="ieee", STAGES=stages,
+        HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=cut.tokens,
+        JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages,
         num_warps=max(tuning.warps, padded(group, 16) // 16),
     )  # fmt: skip
-    if splits > max(1, tuning.fused_up_to):
+    if not cut.join:
         join_kernel[(batch * q_heads,)](
             scratch.mixed, scratch.stats, out, splits, out.stride(0), out.stride(1),
             HEADS=heads, G=group, D=width, DP=wide, SP=padded(MOST_SPLITS), STEP=32,

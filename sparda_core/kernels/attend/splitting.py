@@ -6,6 +6,8 @@ import functools
 
 import attrs
 
+#: Thread blocks that a multiprocessor of an H200 holds: four tiles of shared memory and about 110 registers a thread.
+CTAS_PER_SM = 3
 #: Most pieces of one list: every piece leaves a partial result that somebody must add up.
 MOST_SPLITS = 128
 #: Most thread blocks for each multiprocessor, unless there are more lists than that.
@@ -36,10 +38,41 @@ class Tuning:
     splits: int | None = None
 
 
-def tile_tokens(head_dim: int, value_bytes: int) -> int:
-    """Tokens of one tile, a power of two from 16 to 128: about 16 KiB of keys."""
-    fit = _TILE_BYTES // (head_dim * value_bytes)
-    return max(16, min(128, 1 << max(0, fit.bit_length() - 1)))
+def tile_tokens(head_dim: int, value_bytes: float) -> int:
+    """Tokens of one tile, a power of two from 16 to 128: about 16 KiB of keys, head dims padded to a power of two."""
+    wide = max(16, 1 << (head_dim - 1).bit_length())
+    fit = max(1, int(_TILE_BYTES // (wide * value_bytes)))
+    return max(16, min(128, 1 << (fit.bit_length() - 1)))
+
+
+@attrs.frozen(kw_only=True)
+class Cut:
+    """How one launch cuts its lists.
+
+    tokens  of one tile
+    splits  pieces of each list
+    join    pieces that the last program adds up; 1: nothing to add; 0: a second launch adds them up
+    """
+
+    tokens: int
+    splits: int
+    join: int
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched."""
+        return 1 if self.join else 2
+
+
+def cut_lists(
+    pairs: int, blocks: int, *, block: int, head_dim: int, value_bytes: float, sms: int, tuning: Tuning | None = None
+) -> Cut:
+    """For `pairs` lists of up to `blocks` blocks."""
+    tuning = tuning or Tuning()
+    tokens = tile_tokens(head_dim, value_bytes)
+    tiles = max(1, -(-blocks * block // tokens))
+    splits = min(tuning.splits or split_count(pairs, tiles, sms), tiles, MOST_SPLITS)
+    return Cut(tokens=tokens, splits=splits, join=splits if splits <= max(1, tuning.fused_up_to) else 0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -63,6 +96,11 @@ def most_splits(pairs: int, tiles: int, sms: int) -> int:
     return max(1, min(tiles, MOST_SPLITS, _WAVES * sms // pairs))
 
 
-def most_parts(pairs: int, tiles: int, sms: int) -> int:
-    """Most pieces in all of up to `pairs` lists of up to `tiles` tiles."""
+def most_parts(
+    pairs: int, blocks: int, *, block: int, head_dim: int, value_bytes: int, sms: int, tuning: Tuning
+) -> int:
+    """Most pieces in all of up to `pairs` lists of up to `blocks` blocks."""
+    tiles = max(1, -(-blocks * block // tile_tokens(head_dim, value_bytes)))
+    if tuning.splits is not None:
+        return pairs * min(tuning.splits, tiles, MOST_SPLITS)
     return max(pairs, min(pairs * min(tiles, MOST_SPLITS), _WAVES * sms))

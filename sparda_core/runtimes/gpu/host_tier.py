@@ -21,7 +21,7 @@ class HostTier:
 
     def __init__(
         self, plan: CapacityPlan, *, dtype: torch.dtype, device: torch.device, pinning: str | None,
-        progress: Progress | None,
+        progress: Progress | None, memory: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         self._block, self._float8 = plan.spec.block, plan.float8
         # Tokens written of each (place, layer): in mid-prefill the layers differ.
@@ -30,7 +30,8 @@ class HostTier:
         # Slots first: they fail in an instant where memory is short, pinning takes a second for every 2 GiB.
         self.slots = SlotStore(sizes)
         block = plan.host_bytes // plan.host_blocks
-        memory = pinned_empty(plan.host_bytes, method=pinning, progress=progress, unit=block)
+        if memory is None:
+            memory = pinned_empty(plan.host_bytes, method=pinning, progress=progress, unit=block)
         self.pages = PageStore(sizes, memory, tier="host", float8=plan.float8)
 
     def allocated(self) -> dict[str, int]:

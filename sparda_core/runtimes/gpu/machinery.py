@@ -19,7 +19,7 @@ from sparda_core.runtime import Runtime
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
 from sparda_core.runtimes.gpu.clock import clock_of
 from sparda_core.runtimes.gpu.engines import make_engine
-from sparda_core.runtimes.gpu.executor import Piece, pieces_of
+from sparda_core.runtimes.gpu.executor import Issue, Piece, pieces_of
 from sparda_core.runtimes.gpu.graphs import Captured, Eager, Replays, StepKey
 from sparda_core.runtimes.gpu.lanes import StreamLanes, lanes_of
 from sparda_core.runtimes.gpu.options import GpuOptions
@@ -78,13 +78,14 @@ class Machinery:
         self.capacity = self._capacity()
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
-            self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning
+            self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning,
+            host_memory=self.options.host_memory,
         )
         self.rows = self.tiers.rows
         self.half = self.selector.bind_device(
             DeviceRoom(
                 shape=shape, spec=spec, places=places, tokens=self.tokens, device=self.device,
-                dtype=self.decoder.dtype, lead=self.runtime.lead(self.selector),
+                dtype=self.decoder.dtype, lead=self.runtime.lead(self.selector), tick=self.rows.tick,
             )
         )  # fmt: skip
         self._check_dense()
@@ -334,6 +335,13 @@ class Machinery:
     def used_bytes(self) -> dict[str, int]:
         """Bytes taken by tier."""
         return self.tiers.used_bytes
+
+    def table(self) -> Mapping[str, Issue]:
+        """What issues each kind of operation of the last step; ConfigError before the first. For measurements."""
+        step = None if self._last is None else self._bound.get(self._last)
+        if step is None:
+            raise ConfigError("session has not decoded yet; run a step first")
+        return step.table(self._selector_kinds())
 
     def describe(self) -> dict[str, str]:
         """How steps run, for people."""

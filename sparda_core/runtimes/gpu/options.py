@@ -23,6 +23,11 @@ def _at_least(least: int) -> Any:
     return check
 
 
+def _bytes(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigError(f"{attribute.name}={value!r} must be an integer >= 1, a number of bytes")
+
+
 def _one_of(*known: str) -> Any:
     def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value not in known:
@@ -50,6 +55,7 @@ class GpuOptions:
     gpu_memory_bytes      device memory that it may use, weights included: slots become as many as fit; None: the
                           runtime's own slots
     pinning               how host memory is pinned; None: the way that was fastest where it was measured
+    host_memory           uint8, pinned memory to keep the host store in, the caller's; None: the session pins its own
     host_dtype            "same", or "fp8": e4m3 with a scale per block and KV head, half the bytes of bf16
     copy_rule             "ours": 2 thread blocks with 128 KiB in flight; "paper": 16 below batch 32, else 32,
                           with 16 KiB
@@ -63,9 +69,10 @@ class GpuOptions:
     places: int = attrs.field(default=1, validator=_at_least(1))
     tokens: int | None = attrs.field(default=None, validator=_at_least(1))
     page_blocks: int = attrs.field(default=64, validator=_at_least(1))
-    host_limit_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
-    gpu_memory_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
+    host_limit_bytes: int | None = attrs.field(default=None, validator=_bytes)
+    gpu_memory_bytes: int | None = attrs.field(default=None, validator=_bytes)
     pinning: str | None = None
+    host_memory: Any = None
     host_dtype: str = attrs.field(default="same", validator=_one_of(*HOST_DTYPES))
     copy_rule: str = attrs.field(default="ours", validator=_one_of(*COPY_RULES))
     copy_ctas: int | None = attrs.field(default=None, validator=_at_least(1))

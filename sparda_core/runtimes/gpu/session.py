@@ -55,6 +55,27 @@ class GpuSession(RowSession):
         )
         self.plan, self.spec = self._machinery.plan, spec
 
+    @property
+    def machinery(self) -> Machinery:
+        """What knows places, not rows. For measurements: whoever steps by it alone leaves the rows behind."""
+        self._check_open()
+        return self._machinery
+
+    def claim(self, tokens: int) -> int:
+        """A new row of `tokens` tokens that nobody wrote: its memory holds whatever it held. For measurements."""
+        row = self.add()
+        place = self._place[row]
+        try:
+            self._check_room({row: 0}, tokens)
+            with self._work():
+                self._machinery.reserve({place: tokens})
+                self._machinery.commit({place: tokens})
+        except BaseException:
+            self.retire(row)
+            raise
+        self._lengths[row] = tokens
+        return row
+
     def describe(self) -> dict[str, str]:
         """How steps run: engine, capture, copy kernel, memory."""
         self._check_open()

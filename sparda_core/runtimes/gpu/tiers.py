@@ -35,9 +35,12 @@ class GpuTiers:
 
     def __init__(
         self, plan: CapacityPlan, *, dtype: torch.dtype, device: torch.device, pinning: str | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, host_memory: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Take all memory. `pinning`, `progress`: see `pinned_empty`. Raises CapacityError where memory is short."""
+        """Take all memory. `pinning`, `progress`: see `pinned_empty`. Raises CapacityError where memory is short.
+
+        host_memory  uint8, pinned memory of the caller's to use for the host store; None: pin as much as it needs
+        """
         if dtype.itemsize != plan.kv_bytes:
             raise ConfigError(f"dtype={dtype} takes {dtype.itemsize} bytes, the plan counts kv_bytes={plan.kv_bytes}")
         self.plan, self.shape, self.spec, self.device = plan, plan.shape, plan.spec, device
@@ -45,9 +48,9 @@ class GpuTiers:
         self._lengths: dict[int, int] = {}
         self._dtype = dtype
         with _short(plan):
-            self._open(pinning, progress)
+            self._open(pinning, progress, host_memory)
 
-    def _open(self, pinning: str | None, progress: Progress | None) -> None:
+    def _open(self, pinning: str | None, progress: Progress | None, host_memory: torch.Tensor | None) -> None:
         plan, dtype, device = self.plan, self._dtype, self.device
         self.rows = new_rows(plan.places, device)
         self.entries = EntryBuffers(StoreSizes.of(plan, plan.shape.layers, dtype, device))
@@ -57,7 +60,8 @@ class GpuTiers:
             self.pages = PageStore(StoreSizes.of(plan, plan.resident_layers, dtype, device), memory, tier="device")
         self.host = None
         if plan.offloaded_layers:
-            self.host = HostTier(plan, dtype=dtype, device=device, pinning=pinning, progress=progress)
+            lent = None if host_memory is None else _part(host_memory, plan)
+            self.host = HostTier(plan, dtype=dtype, device=device, pinning=pinning, progress=progress, memory=lent)
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -234,6 +238,18 @@ class GpuTiers:
         """Bytes in use by tier: pages that rows hold, and all slots."""
         host, device = (0 if store is None else store.used_bytes for store in (self.host, self.pages))
         return {"host": host, "device": device + (self.host.slots.used_bytes if self.host is not None else 0)}
+
+
+def _part(memory: torch.Tensor, plan: CapacityPlan) -> torch.Tensor:
+    """As much of the caller's memory as the plan asks for."""
+    if memory.dtype != torch.uint8 or memory.ndim != 1 or not memory.is_contiguous():
+        raise ConfigError(f"host_memory is {memory.dtype} {list(memory.shape)}; want contiguous uint8 [bytes]")
+    if memory.numel() < plan.host_bytes:
+        raise CapacityError(
+            tier="host", need=plan.host_bytes, free=memory.numel(), unit="bytes",
+            hint="lend more host_memory, or let the session pin its own",
+        )  # fmt: skip
+    return memory[: plan.host_bytes]
 
 
 @contextlib.contextmanager

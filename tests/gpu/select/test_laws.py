@@ -121,7 +121,9 @@ def test_a_budget_of_500_in_600_slots_fills_and_turns_over_as_the_reference_does
 
 
 def test_what_does_not_fit_is_refused_and_names_the_way_out() -> None:
-    def refuse(error: type[Exception], match: str, *, policy: str = "score", scored: bool = True, **change: Any) -> None:
+    def refuse(
+        error: type[Exception], match: str, *, policy: str = "score", scored: bool = True, **change: Any
+    ) -> None:
         world = world_of(1, width=5, slots=6, blocks=9)
         scores = world.scores(torch.zeros(PLACES, HEADS, 9)) if scored else None
         world = attrs.evolve(world, **{name: make(world) for name, make in change.items()})
@@ -134,5 +136,6 @@ def test_what_does_not_fit_is_refused_and_names_the_way_out() -> None:
         w.slots, held=w.slots.held[..., :4], used=w.slots.used[..., :4]))  # fmt: skip
     refuse(ConfigError, "source has room for 3 misses", diff=lambda w: attrs.evolve(w.diff, source=w.diff.source[:3]))
     refuse(ConfigError, r"tick is torch\.int64", tick=lambda w: w.tick.long())
-    refuse(ConfigError, r"used has shape \[3, 2, 5\]", slots=lambda w: attrs.evolve(w.slots, used=w.slots.used[..., :5]))
+    refuse(ConfigError, r"used has shape \[3, 2, 5\]", slots=lambda w: attrs.evolve(
+        w.slots, used=w.slots.used[..., :5]))  # fmt: skip
     refuse(ConfigError, r"position has shape \[2\]", position=lambda w: w.position[:2])

@@ -180,10 +180,12 @@ def test_forked_rows_share_pages_until_one_of_them_writes() -> None:
         pages = layer.host or layer.device
         assert pages is not None
         assert torch.equal(pages.table[0], pages.table[2])
-    append(tiers, 2, tokens_of(1, 2))
+    more = tokens_of(1, 2)
+    append(tiers, 2, more)
     page = 2 * SPEC.block * 2 * SHAPE.head_dim * 4
     assert tiers.used_bytes["host"] - before["host"] == 2 * SHAPE.kv_heads * page  # the last page of each
     assert_row(tiers, 0, kv)
+    assert_row(tiers, 2, torch.cat([kv, more], 3))
 
 
 def test_a_row_that_was_added_or_moved_sits_out_until_the_session_says_otherwise() -> None:
