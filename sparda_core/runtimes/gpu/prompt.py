@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparda_core.errors import PlanError
 from sparda_core.layer_view import EntryView, LayerView
 from sparda_core.plan import Phase
 from sparda_core.runtimes.gpu.prefill import Observer
@@ -120,4 +121,4 @@ def _wide(part: torch.Tensor) -> torch.Tensor:
 
 
 def _not_here(*_: Any) -> Any:
-    raise NotImplementedError("a selector that observes a prompt for a GPU reads its new tokens only")
+    raise PlanError("a selector that observes a row for a GPU may read the row's new tokens only")
