@@ -11,6 +11,8 @@ from sparda_core.shapes import BlockSpec
 from tests.gpu_env import DEVICE
 
 # isort: split
+from triton.runtime.interpreter import GridExecutor
+
 from sparda_core.device_view import Choice
 from sparda_core.kernels.attend.gpu import attend_all, attend_pages, attend_scratch, attend_slots
 from sparda_core.kernels.gather.gpu import gather_blocks
@@ -19,6 +21,13 @@ from tests.gpu.attend.cases import NAN, TOLERANCE, Rows, make_rows, relative_err
 from tests.gpu.attend.far import APART, far_blocks
 
 SPEC = BlockSpec(block=16, window=8, stride=4, sink=1, local=1, budget=4)
+
+
+@pytest.fixture(autouse=True)
+def _memory_is_not_copied_onto_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter works on CPU tensors in place, and then copies each whole storage back: gigabytes of nothing."""
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(GridExecutor, "_restore_args_dev", lambda self, *args: None)
 
 
 def _one_row() -> Rows:
