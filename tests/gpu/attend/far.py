@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from tests.gpu_env import DEVICE
@@ -16,7 +17,10 @@ def far_blocks(blocks: torch.Tensor) -> torch.Tensor:
     On a CPU the pages in between are never touched, so they take no memory; on a GPU they do (4.3 GB).
     """
     values = 2 * APART + blocks[0].numel()
-    memory = torch.empty(values, dtype=torch.float16, device=DEVICE)
+    if DEVICE.type == "cuda":
+        memory = torch.empty(values, dtype=torch.float16, device=DEVICE)
+    else:
+        memory = torch.from_numpy(np.empty(values, np.float16))
     far = memory.as_strided(blocks.shape, (APART, *blocks.stride()[1:]))
     far.copy_(blocks)
     return far
