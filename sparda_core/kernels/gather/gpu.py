@@ -5,6 +5,9 @@ multiprocessors it takes. So few thread blocks keep many bytes in flight each, i
 a PCIe 5 x16 link on an H200. The list, its length and the destinations are read on the device.
 """
 
+# A name that some parts lack is unknown to mypy, and a compile-time constant is not.
+# mypy: disable-error-code="possibly-undefined"
+
 from __future__ import annotations
 
 import torch
@@ -62,7 +65,7 @@ def _put(
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, HALVES: tl.constexpr, LANE: tl.constexpr,
     NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Runs to their blocks, float8 ones widened. Until then four codes lie in a word: bytes would take a register each."""
+    """Runs to their blocks, float8 ones widened. A word holds four codes till then: bytes would take registers each."""
     WIDE: tl.constexpr = 4 if HALVES == 2 else 1
     p_rvw, m_rvw = _place(target, i_t, i_r, runs, s_n, WORDS, RUN, PER, HALVES, LANE, WIDE)
     if HALVES == 2:
