@@ -105,7 +105,8 @@ def bound_s(early: Row, resident: Row) -> float:
     second adds the compute before the first transfer can be known and after the last one is needed.
     """
     slowdown = early["compute_beside_copy_s"] / early["compute_s"]
-    return max(float(slowdown * resident["step_s"]), float(early["head_s"] + early["copies_s"] + early["tail_s"]))
+    copies = early["head_s"] + early["copies_beside_s"] + early["tail_s"]
+    return max(float(slowdown * resident["step_s"]), float(copies))
 
 
 def _ratio(slow: Row | None, fast: Row | None) -> float | None:
