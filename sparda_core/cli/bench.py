@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
 from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store
 from sparda_core.cli.options import add_json
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import Report, progress
+from sparda_core.cli.screen import cell as cell_text
 from sparda_core.cli.screen import plain, show_json, show_table
 from sparda_core.errors import CapacityError, ConfigError
 
@@ -110,6 +112,12 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     lines = comparisons(rows)
     if lines:
         show_table("What overlap and selection gain", tuple(lines[0]), [tuple(line.values()) for line in lines])
+    judged = [
+        (bar.name, bar.where, bar.figure, ("at least " if bar.least else "at most ") + cell_text(bar.bound), bar.met)
+        for bar in bars(rows)
+    ]
+    if judged:
+        show_table("Against what it must reach", ("what", "where", "figure", "bound", "met"), judged)
 
 
 def _list(cells: Sequence[Cell], *, as_json: bool) -> None:

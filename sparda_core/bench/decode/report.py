@@ -60,8 +60,12 @@ class Rows:
 
     def one(self, **fields: Any) -> Row | None:
         """The row whose fields have these values; None where no or several rows do."""
-        found = [row for row in self._rows if all(row[name] == value for name, value in fields.items())]
+        found = self.all(**fields)
         return found[0] if len(found) == 1 else None
+
+    def all(self, **fields: Any) -> list[Row]:
+        """All rows whose fields have these values."""
+        return [row for row in self._rows if all(row[name] == value for name, value in fields.items())]
 
     def batches(self, context: int) -> list[int]:
         """Batch sizes measured at a context."""
