@@ -76,6 +76,16 @@ def _greedy(row: int, length: int) -> int:
     return int(logits.argmax())
 
 
+def test_what_a_selector_learnt_of_a_prompt_goes_with_the_prompt() -> None:
+    with Pair("infinigen", "offload-prefetch", selector_options={"channels": 4}, places=1) as pair:
+        row = pair.add(prompt(90))
+        pair.crop(row, 70)
+        pair.step({row: 3})
+        pair.retire(row)
+        row = pair.add(prompt(70, 2))  # in the same place
+        pair.step({row: 3})
+
+
 def test_a_failed_step_leaves_rows_as_they_were() -> None:
     with Pair("forecast", "offload-prefetch", runtime_options={"policy": "lru"}, places=2) as pair:
         row = pair.add(prompt(47))
