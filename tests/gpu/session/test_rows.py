@@ -84,6 +84,11 @@ def test_what_a_selector_learnt_of_a_prompt_goes_with_the_prompt() -> None:
         pair.retire(row)
         row = pair.add(prompt(70, 2))  # in the same place
         pair.step({row: 3})
+        if DEVICE.type == "cuda":  # long enough to have blocks to choose from
+            pair.retire(row)
+            row = pair.cpu.add()
+            assert pair.gpu.add() == row
+            pair.steps(100, {row: 3})
 
 
 def test_a_failed_step_leaves_rows_as_they_were() -> None:
@@ -145,11 +150,10 @@ def test_a_row_moves_from_a_cpu_to_a_gpu_and_back() -> None:
 def test_the_budget_changes_between_steps(budget: int) -> None:
     with Pair("query", "offload-sync", places=2) as pair:
         pair.add(prompt(70))
-        pair.add(prompt(20, 1))
         pair.steps(1)
         for session in pair.both():
             session.set_budget(budget)
-            # Fewer or more slots are new ones on a GPU, and empty: let the CPU's be so too.
+        # Fewer or more slots are new ones on a GPU, and empty: let the CPU's be so too.
         for row in pair.cpu.rows:
             pair.cpu._tiers.refresh(row, pair.cpu.length(row), stale_from=0)
         pair.steps(1)
