@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from sparda_core.errors import CapacityError, ConfigError, RowError, SpardaError
+from sparda_core.plan import Op
+from sparda_core.runtimes.gpu.step import DecodeStep
 from tests.gpu.session.worlds import SHAPE, SPEC, Pair, close, prompt, same_facts
 from tests.gpu_env import DEVICE
 
@@ -91,21 +93,28 @@ def test_what_a_selector_learnt_of_a_prompt_goes_with_the_prompt() -> None:
             pair.steps(100, {row: 3})
 
 
-def test_a_failed_step_leaves_rows_as_they_were() -> None:
-    with Pair("forecast", "offload-prefetch", runtime_options={"policy": "lru"}, places=2) as pair:
-        row = pair.add(prompt(47))
-        pair.steps(1)
-        engine = pair.gpu._machinery.engine
-        fetch = engine.fetch
+@pytest.mark.parametrize("kind", ["fetch", "attend", "head"])
+def test_steps_that_fail_in_mid_way_leave_rows_as_they_were(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two steps is interrupted: both are undone."""
+    binding, left = f"_{kind}", [3]  # operations of that kind until one fails; there are one or two a step
+    whole = getattr(DecodeStep, binding)
 
-        def broken(*_: object) -> None:
+    def fragile(step: DecodeStep, op: Op) -> None:
+        left[0] -= 1
+        if left[0] == 0:
             raise SpardaError("the link is cut")
+        whole(step, op)
 
-        engine.fetch = broken  # type: ignore[assignment, method-assign]
+    with Pair("forecast", "offload-prefetch", runtime_options={"policy": "lru"}, places=1, graph=False) as pair:
+        row = pair.add(prompt(46))
+        pair.steps(1)
+        left[0] = 3 if kind == "attend" else 2
+        monkeypatch.setattr(DecodeStep, binding, fragile)
+        pair.gpu._machinery._replays.reset()
         with pytest.raises(SpardaError, match="link is cut"):
-            pair.gpu.decode({row: 3})
-        engine.fetch = fetch  # type: ignore[method-assign]
-        assert pair.gpu.length(row) == 48
+            pair.gpu.run(2, {row: 3})
+        monkeypatch.undo()
+        assert pair.gpu.length(row) == 47
         got, want = pair.gpu.decode({row: 3}), pair.cpu.decode({row: 3})
         close(got.logits, want.logits)
 
