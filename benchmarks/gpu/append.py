@@ -11,6 +11,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from sparda_core.kernels.sample import gpu as sample
 from sparda_core.kernels.sample import reference as sample_reference
 from sparda_core.kernels.step.gpu import advance, begin_step, embed_tokens
 from sparda_core.kernels.tables import Paged
-from sparda_core.models.device_decoder import DeviceDecoder
+from sparda_core.models.device_decoder import DeviceDecoder, DeviceParts
 from sparda_core.models.rotary import RotaryTable
 from sparda_core.models.synthetic import synthetic_model
 from sparda_core.models.tiny import TINY_SHAPE
@@ -280,20 +281,20 @@ def small_rows(batch: int) -> Iterator[tuple[str, float, float]]:
 
 
 def model_rows(shape: ModelShape, batches: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """A whole step of the decoder without attention and selection; and its matrix products alone."""
+    """A step of the decoder without attention and selection, small kernels early or not; its products alone."""
     decoder = synthetic_model(shape, device=DEVICE, dtype=DTYPE).decoder
     model = DeviceDecoder(decoder, max(batches), tokens=TOKENS)
+    early = DeviceDecoder(decoder, max(batches), tokens=TOKENS, early=True)
     products = [decoder.layer_weights(layer) for layer in range(shape.layers)]
     weights = sum(w.numel() for one in products for w in (one.fused, one.output, one.gate_up, one.down))
     floor = 2 * (weights + shape.vocab * shape.hidden) / MEMORY
     for batch in batches:
-        one = case(batch, decoder.rotary)
-        parts, token = model.parts(one.position), torch.zeros(batch, dtype=torch.int64, device=DEVICE)
+        one, token = case(batch, decoder.rotary), torch.zeros(batch, dtype=torch.int64, device=DEVICE)
         rest = {"entries": one.tensors["entries"], "ring": one.tensors["ring"], "spec": SPEC, "store": Store(
             slots=one.slots, tail=one.tail, host=one.host,
         )}  # fmt: skip
 
-        def step(parts: Any = parts, rest: Any = rest, token: torch.Tensor = token) -> None:
+        def step(parts: DeviceParts, rest: Any = rest, token: torch.Tensor = token) -> None:
             parts.embed(token)
             for layer in range(shape.layers):
                 parts.project(layer)
@@ -311,8 +312,10 @@ def model_rows(shape: ModelShape, batches: Sequence[int]) -> Iterator[dict[str, 
                 model.view("x", batch).addmm_(model.view("gated", batch), w.down.t())
             torch.mm(norm, decoder.table_weights[1].t(), out=model.view("head", batch))
 
-        whole, bare = timed([step]), timed([alone])
-        yield {"batch": batch, "step_s": whole, "products_s": bare, "weights_floor_s": floor}
+        plain, ahead = model.parts(one.position), early.parts(one.position)
+        row = {"batch": batch, "step_s": timed([partial(step, plain)]), "early_step_s": timed([partial(step, ahead)])}
+        same = torch.equal(plain.logits, ahead.logits)
+        yield row | {"products_s": timed([alone]), "weights_floor_s": floor, "early_is_same": same}
 
 
 def main() -> None:
@@ -338,8 +341,9 @@ def main() -> None:
         for row in () if args.no_model else model_rows(SHAPE, (1, 16, 64)):
             rows.append(row)
             print(
-                f"decoder without attention    {row['batch']:5} step {row['step_s'] * 1e3:.3f} ms, products alone "
-                f"{row['products_s'] * 1e3:.3f} ms, weights / 4.2 TB/s {row['weights_floor_s'] * 1e3:.3f} ms"
+                f"decoder without attention, batch {row['batch']}: {row['step_s'] * 1e3:.3f} ms, with early launches "
+                f"{row['early_step_s'] * 1e3:.3f} (same logits: {row['early_is_same']}), products alone "
+                f"{row['products_s'] * 1e3:.3f}, weights / 4.2 TB/s {row['weights_floor_s'] * 1e3:.3f}"
             )
     if args.json:
         args.json.write_text(json.dumps({"checks": checks, "rows": rows}, indent=1) + "\n")

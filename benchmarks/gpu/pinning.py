@@ -1,7 +1,7 @@
 """How host memory is best pinned: seconds to pin and free it, bytes it really takes, and how fast it is read in place.
 
-    python benchmarks/gpu/pinning.py --gib 16 --json benchmarks/results/pinning.json
-    TRITON_INTERPRET=1 python benchmarks/gpu/pinning.py --check        # the correctness part alone, without a GPU
+    python -m benchmarks.gpu.pinning --gib 12 --json benchmarks/results/pinning.json
+    TRITON_INTERPRET=1 python -m benchmarks.gpu.pinning --check        # the correctness part alone, without a GPU
 
 Gathers copy 2,048 blocks of 32 KiB (64 MiB) by a list that was never copied before. "first" is the first touch of
 the memory by this process: a virtual machine may have to fetch it from its host, whatever the method, so every method
@@ -145,7 +145,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main(arguments: list[str]) -> None:
     """Check every method, then time it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gib", type=float, default=16.0, help="pool; larger than any cache of translations")
+    parser.add_argument("--gib", type=float, default=12.0, help="pool; larger than any cache of translations")
     parser.add_argument("--check", action="store_true", help="check only; without a GPU at a tiny size")
     parser.add_argument("--json", help="where to keep the rows")
     given = parser.parse_args(arguments)

@@ -13,6 +13,7 @@ from sparda_core.kernels.append.gpu import rotate, rotate_append
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import require_device
+from sparda_core.kernels.early import can_launch_early
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.norm.gpu import rms_norm
 from sparda_core.kernels.step.gpu import embed_tokens
@@ -28,8 +29,12 @@ class DeviceDecoder:
     cos, sin  float32 [tokens, D], as the kernels take them
     """
 
-    def __init__(self, decoder: Decoder, places: int, *, tokens: int | None = None) -> None:
+    def __init__(
+        self, decoder: Decoder, places: int, *, tokens: int | None = None, early: bool = False
+    ) -> None:
         """Allocate for `places` rows of at most `tokens` tokens (None: the model's context).
+
+        early   launch small kernels before the product ahead of them has ended (kernels/early.py); same results
 
         raises  ConfigError for a device or a dtype that kernels cannot take.
         """
@@ -37,6 +42,7 @@ class DeviceDecoder:
         if decoder.dtype not in _DTYPES:
             raise ConfigError(f"dtype={decoder.dtype} must be one of {', '.join(map(str, _DTYPES))} on a GPU")
         self.decoder, self.shape, self.places = decoder, decoder.shape, places
+        self.early = early and can_launch_early(decoder.device)
         decoder.rotary.grow(tokens or self.shape.context)
         self.cos, self.sin = decoder.rotary.cos, decoder.rotary.sin
         shape, heads = self.shape, [self.heads(layer).total for layer in range(self.shape.layers)]
@@ -121,7 +127,7 @@ class DeviceParts:
     def project(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """x -> its input norm [B, hidden] and the fused product [B, F], not rotated yet."""
         w = self._decoder.layer_weights(layer)
-        rms_norm(self.x, w.input_norm, self._x_norm, eps=self._config.norm_eps)
+        rms_norm(self.x, w.input_norm, self._x_norm, eps=self._config.norm_eps, early=self._model.early)
         proj = self._model.view("proj", self._batch, w.fused.shape[0])
         return self._x_norm, torch.mm(self._x_norm, w.fused.t(), out=proj)
 
@@ -136,6 +142,7 @@ class DeviceParts:
             forecast_next=self.forecast_next if heads.has_next else None,
             forecast_own=self.forecast_own if heads.has_own else None,
             key=self.key, value=self.value, entries=entries, ring=ring, spec=spec, store=store,
+            early=self._model.early,
         )  # fmt: skip
 
     def output(self, layer: int, attention: torch.Tensor) -> torch.Tensor:
@@ -148,15 +155,15 @@ class DeviceParts:
         """x += gated feed-forward of the normed x; returns x."""
         w = self._decoder.layer_weights(layer)
         gate_up, gated = self._model.view("gate_up", self._batch), self._model.view("gated", self._batch)
-        rms_norm(self.x, w.mlp_norm, self._mlp_norm, eps=self._config.norm_eps)
+        rms_norm(self.x, w.mlp_norm, self._mlp_norm, eps=self._config.norm_eps, early=self._model.early)
         torch.mm(self._mlp_norm, w.gate_up.t(), out=gate_up)
-        silu_gate(gate_up, gated)
+        silu_gate(gate_up, gated, early=self._model.early)
         return self._add(gated, w.down)
 
     def head(self) -> torch.Tensor:
         """Final norm and logits of x -> float32 [B, vocab]. The product is rounded to the model's dtype first."""
         _, weight, norm = self._decoder.table_weights
-        rms_norm(self.x, norm, self._mlp_norm, eps=self._config.norm_eps)
+        rms_norm(self.x, norm, self._mlp_norm, eps=self._config.norm_eps, early=self._model.early)
         torch.mm(self._mlp_norm, weight.t(), out=self._narrow)
         if self.logits is not self._narrow:
             self.logits.copy_(self._narrow)

@@ -22,6 +22,7 @@ from sparda_core.kernels.append.gpu_store import (
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
+from sparda_core.kernels.early import launch_early
 from sparda_core.kernels.strides import headed, require_contiguous_rows
 from sparda_core.shapes import BlockSpec
 
@@ -84,7 +85,7 @@ def _rotate_append_kernel(
     HQ: tl.constexpr, HK: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, HAS_NEXT: tl.constexpr,
     HAS_OWN: tl.constexpr, QUERIES: tl.constexpr, WINDOW: tl.constexpr, WIDE: tl.constexpr, STRIDE: tl.constexpr,
     BLOCK: tl.constexpr, PLACE: tl.constexpr, PAGE_BLOCKS: tl.constexpr, THROUGH: tl.constexpr,
-    HOST_PAGE_BLOCKS: tl.constexpr,
+    HOST_PAGE_BLOCKS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -96,6 +97,8 @@ def _rotate_append_kernel(
     c = tl.load(cos + turned, mask=within, other=0.0)
     s = tl.load(sin + turned + HALF, mask=within, other=0.0)  # the first half holds the same with a minus
     line = proj + row * s_proj
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     if part >= HK:
         first = (part - HK) * QUERIES
         _rotate_queries(line, c, s, active, first, query + row * s_query, t_query, d, within, HQ, HALF, QUERIES)
@@ -166,6 +169,7 @@ def rotate_append(
     ring: torch.Tensor,
     spec: BlockSpec,
     store: Store | None,
+    early: bool = False,
 ) -> None:
     """Rotate a layer's fused product, keep the key and its entry, and write K and V to `store`. One launch.
 
@@ -178,6 +182,7 @@ def rotate_append(
     entries        [B, Hk, C, D]; entry c is written by the token that completes its window, from the ring
     ring           [B, Hk, window, D], key of position p at p % window
     store          None leaves K and V to `append_tokens`
+    early          see `kernels.early`; position and tables must not be the previous kernel's doing
     Angles, products and means are float32, rounded once to the dtype of what they are written to; a key goes to
     ring and store as `key` holds it. Raises ConfigError on shapes that do not fit. See `append.reference`.
     """
@@ -197,7 +202,7 @@ def rotate_append(
         *store_pointers(store, batch, heads.kv, size, spec.block),
         HQ=heads.q, HK=heads.kv, HALF=size // 2, WIDTH=padded(size // 2), HAS_NEXT=int(heads.has_next),
         HAS_OWN=int(heads.has_own), QUERIES=QUERIES, WINDOW=spec.window, WIDE=padded(spec.window), STRIDE=spec.stride,
-        BLOCK=spec.block, **store_kind(store), num_warps=_WARPS,
+        BLOCK=spec.block, **store_kind(store), num_warps=_WARPS, **launch_early(early=early),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ConfigError
+from sparda_core.footprint import PAGE_BLOCKS
 from sparda_core.runtimes.gpu.sampling import check_sampling
 from sparda_core.shapes import check_integer
 
@@ -68,7 +69,7 @@ class GpuOptions:
 
     places: int = attrs.field(default=1, validator=_at_least(1))
     tokens: int | None = attrs.field(default=None, validator=_at_least(1))
-    page_blocks: int = attrs.field(default=64, validator=_at_least(1))
+    page_blocks: int = attrs.field(default=PAGE_BLOCKS, validator=_at_least(1))
     host_limit_bytes: int | None = attrs.field(default=None, validator=_bytes)
     gpu_memory_bytes: int | None = attrs.field(default=None, validator=_bytes)
     pinning: str | None = None

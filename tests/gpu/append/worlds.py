@@ -22,8 +22,8 @@ def nan(*size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def strided(*size: int, dtype: torch.dtype) -> torch.Tensor:
-    """The same as a view of a larger tensor: two more rows, and two more of every axis but the first and last."""
-    larger = nan(size[0] + 2, *(n + 2 for n in size[1:-1]), size[-1], dtype=dtype)
+    """The same as a view of a tensor that is larger along every axis."""
+    larger = nan(*(n + 2 for n in size[:-1]), size[-1] + 4, dtype=dtype)
     return larger[tuple(slice(0, n) for n in size)]
 
 

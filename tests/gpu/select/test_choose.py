@@ -77,6 +77,21 @@ def test_forced_blocks_are_in_and_no_block_left_out_ranks_above_one_taken(
     assert all(float(scores[0, 0, b]) <= worst for b in seen - taken)
 
 
+@pytest.mark.parametrize(
+    ("free", "taken"),
+    [
+        ([-0.0, 0.0, 0.0], [0, 1]), ([0.0, -0.0, 1.0], [0, 2]), ([NAN, -INF, NAN], [0, 1]), ([-INF, NAN, -3.0], [0, 2]),
+        ([INF, -1.0, INF], [0, 2]), ([-1e-42, 1e-42, 0.0], [1, 2]),
+    ],
+)  # fmt: skip
+def test_equal_scores_go_to_the_lower_id_and_special_values_rank_as_floats_do(
+    free: list[float], taken: list[int]
+) -> None:
+    spec = BlockSpec(block=16, window=8, stride=8, sink=0, local=1, budget=4)
+    scores = torch.tensor([*free, 0.0, 0.0]).reshape(1, 1, -1)
+    assert choose(scores, torch.tensor([5 * 16 - 1]), spec).blocks.tolist() == [[[*taken, 3, 4]]]
+
+
 def test_what_does_not_fit_is_refused() -> None:
     spec = BlockSpec(sink=1, local=1, budget=5)
     scores, position = torch.zeros(2, 1, 9, device=DEVICE), torch.zeros(2, dtype=torch.int32, device=DEVICE)

@@ -104,8 +104,9 @@ def test_forks_and_moves_take_what_is_known_along(selector: Selector, lead: int)
 def test_a_row_without_a_prompt_keeps_its_first_channels() -> None:
     selector, world = InfiniGen(scoring="token", channels=3), World.random()
     cpu, gpu = Drive(selector, world), DeviceDrive(selector, world, places=1)
-    for at in range(130):
-        cpu.decode([0], [at])
+    decoded = [list(range(130))]
+    for layer in range(SHAPE.layers):
+        cpu.bound.observe(world.view([0], decoded, layer=layer), world.new_keys([0], decoded, layer))
     gpu.adopt(0, cpu.bound, 0, 130)
     same_choice(gpu.decode([0], [130]), cpu.decode([0], [130]))
 

@@ -10,6 +10,7 @@ import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.append.store import Store
+from sparda_core.kernels.early import can_launch_early, launch_early
 from sparda_core.kernels.tables import Paged
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
@@ -118,6 +119,24 @@ def test_a_part_leaves_the_places_behind_its_batch_alone() -> None:
     narrow.mlp(0)
     narrow.head()
     assert torch.equal(wide.x[2:], before)
+
+
+def test_launching_early_changes_no_value() -> None:
+    model, logits = decoder(torch.float16), []
+    for early in (False, True):
+        device = DeviceDecoder(model, 2, early=early)
+        assert device.early == (early and can_launch_early(DEVICE))
+        parts = device.parts(torch.tensor([9, 2], dtype=torch.int32, device=DEVICE))
+        parts.embed(torch.tensor([1, 2], device=DEVICE))
+        for layer in range(L):
+            parts.project(layer)
+            parts.rotate_append(layer, entries=room(2)[0], ring=room(2)[1], spec=SPEC, store=None)
+            parts.output(layer, parts.query)
+            parts.mlp(layer)
+        logits.append(parts.head())
+    assert torch.equal(*logits)
+    assert not can_launch_early(torch.device("cpu"))
+    assert launch_early(early=True) == {"EARLY": True, "launch_pdl": True}
 
 
 def test_buffers_do_not_move_and_their_bytes_are_known() -> None:

@@ -1,6 +1,6 @@
 """Top-k and the residency diff: are they right, and how long do they take?
 
-python -m benchmarks.gpu.select [--json FILE]
+python -m benchmarks.gpu.selection [--json FILE]
 
 Without a GPU the checks run by Triton's interpreter at a tiny size, and nothing is timed.
 `hot` finds tables and scores in L2, `cold` comes after 64 MiB of other traffic, whose own time is taken off.
