@@ -28,6 +28,7 @@ from sparda_core.simulator.layout import Layout
 from sparda_core.simulator.machine import Bill, Machine, Situation
 from sparda_core.simulator.programs import spell_out
 from sparda_core.simulator.track import AT_WORK, FLOWS, FREE, ISSUE, PROGRAM, SEAT, Ledger, Track
+from sparda_core.simulator.windows import Moment, is_quiet, put, stand_of
 
 Observer = Callable[[int, dict[str, float]], None]
 #: States that no time ends: they end with something else.
@@ -51,12 +52,16 @@ class Engine(Lanes):
         self._hosts: list[Host] = []
         self.ledgers = [self._add_replica(replica, bill) for replica in range(machine.replicas)]
         self.tracks = [*self.side, *self.main]
-        self._open = len(self.tracks)
-        self._at_work = 0 if bill.caps else None
+        self.lanes_open = len(self.tracks)
+        self.at_work = 0 if bill.caps else None
         self._solved = machine.solved
         self._env = simpy.Environment()
         waits = any(host.waits for host in self._hosts)
         self.plans = coalesce and observer is None and machine.replicas == len(self.main) == 1 and not waits
+        # What the host issued counts from the step's start: then equal stands go on differently.
+        self._windows = machine.windows(layout) if self.plans and not self._hosts else None
+        self._numbers = [cost.number for cost in bill.costs[0]]
+        self._met: Moment | None = None
 
     def _add_replica(self, replica: int, bill: Bill) -> Ledger:
         layout, costs = self.layout, bill.costs[replica]
@@ -73,9 +78,10 @@ class Engine(Lanes):
 
     def run(self) -> int:
         """Run to the end; when the last lane ended (ns). The ledgers say the rest."""
-        self._instant(0)
+        if not self._recall(0):
+            self._instant(0)
         self._env.run()
-        assert not self._open, f"{self._open} lanes wait for each other"
+        assert not self.lanes_open, f"{self.lanes_open} lanes wait for each other"
         return max(max(ledger.ends) for ledger in self.ledgers)
 
     def _instant(self, now_ns: int) -> None:
@@ -87,19 +93,42 @@ class Engine(Lanes):
             slots.pass_boundaries(now_ns)
         self.settle(now_ns)
         self.solve(now_ns)
-        if self.plans and self._open:
+        if self.plans and self.lanes_open:
             run_ahead(self)
         if self._observer is not None:
             self._observer(now_ns, {**self.usage(), **slots.usage()})
-        if self._open:
-            self._arm()
+        if self.lanes_open:
+            due_ns = self._next_ns()
+            if not self._recall(due_ns):
+                self._arm(due_ns)
 
-    def _arm(self) -> None:
-        """One wake-up, at the earliest time known: nothing can come before it, and it arms the next one."""
+    def _recall(self, base_ns: int) -> bool:
+        """Before the instant at `base_ns`: go on from there as far as was met before; True where that led anywhere."""
+        windows = self._windows
+        if windows is None or base_ns == NEVER or not is_quiet(self):
+            return False
+        here = windows.stand(stand_of(self, base_ns)), tuple([track.head for track in self.tracks]), base_ns
+        if self._met is not None and here[1] != self._met[1]:
+            windows.learn(self._met, here, self._numbers, self.ledgers[0])
+        there = windows.replay(*here, self._numbers, self.ledgers[0])
+        self._met = there
+        if there == here:
+            return False
+        put(self, *there)
+        if self.lanes_open:
+            self._arm(there[2])
+        return True
+
+    def _next_ns(self) -> int:
+        """The earliest time at which anything is due."""
         due_ns = self.slots.due_ns
         for track in self.tracks:
             if track.due_ns < due_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
                 due_ns = track.due_ns
+        return due_ns
+
+    def _arm(self, due_ns: int) -> None:
+        """One wake-up, at the earliest time known: nothing can come before it, and it arms the next one."""
         if due_ns < NEVER:
             wake = self._env.timeout(due_ns - self._env.now)
             assert wake.callbacks is not None
@@ -129,7 +158,7 @@ class Engine(Lanes):
 
     def solve(self, now_ns: int) -> None:
         """Bring slowdowns, rates and boundaries up to date, where anything changed that they depend on."""
-        if self._at_work is not None:
+        if self.at_work is not None:
             self._look_who_works()
         if not self.stale:
             return
@@ -151,8 +180,8 @@ class Engine(Lanes):
         for track in self.main:
             if track.state in AT_WORK:
                 work |= 1 << track.replica
-        if work != self._at_work:
-            self._at_work = work
+        if work != self.at_work:
+            self.at_work = work
             self.stale = True
 
     def _plan_fails(self, situation: Situation, now_ns: int) -> bool:

@@ -40,18 +40,18 @@ class Lanes:
         self.stale = self.plans = False
         self.slots = Slots(machine, self)
         # Lanes that have not ended; whether an operation ended since this was last asked.
-        self._open = 0
+        self.lanes_open = 0
         self._ended = False
         # Replicas whose compute lane is at work, as bits; None where no copy kernel's rate depends on it.
-        self._at_work: int | None = None
+        self.at_work: int | None = None
         self._queues: dict[tuple[int, str], Track | None] = {}
         self._queued: list[tuple[int, int, Track]] = []
 
     def look(self) -> Situation:
         """Bring the situation up to date."""
         running = [track.part << FLOW_BITS | track.mask for track in self.running]
-        if self._at_work is not None and running:
-            running.append(-1 - self._at_work)
+        if self.at_work is not None and running:
+            running.append(-1 - self.at_work)
         self.situation = situation = tuple(running)
         return situation
 
@@ -71,7 +71,7 @@ class Lanes:
         track.due_ns = NEVER
         if track.head == len(track.ops):
             track.state = DONE
-            self._open -= 1
+            self.lanes_open -= 1
             return False
         op = track.ops[track.head]
         ends = track.ledger.ends

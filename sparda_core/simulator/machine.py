@@ -17,7 +17,9 @@ from sparda_core.simulator.profile import Price, Profile
 from sparda_core.simulator.sms import Seat, SmPool, waves_alone
 
 if TYPE_CHECKING:
+    from sparda_core.simulator.layout import Layout
     from sparda_core.simulator.programs import Program, Programs
+    from sparda_core.simulator.windows import Windows
 
 Kinds = tuple[int, ...]
 #: What runs now, one number an operation in the order they started: its part, and as lowest bits which of
@@ -134,6 +136,7 @@ class Machine:
         self._slowdowns: dict[tuple[int, ...], float] = {}
         self._parts: dict[tuple[int, int, float], int] = {}
         self._by_part: list[tuple[Cost, int, float]] = []
+        self._windows: tuple[Layout, Windows] | None = None
         #: By what runs now: see `solve`.
         self.solved: dict[Situation, Solution] = {}
         self._capped: dict[tuple[int, float], Kinds] = {}
@@ -182,6 +185,14 @@ class Machine:
             raise ProfileError(f"{grid} never finds a place: profile {self.profile.name!r} has {self.profile.sms} SMs")
         if cost.places and cost.caps and len(cost.caps) < grid.ctas:
             raise ProfileError(f"copy_caps has {len(cost.caps)} entries for a copy kernel of {grid.ctas} thread blocks")
+
+    def windows(self, layout: Layout) -> Windows:
+        """What is remembered of this layout's steps; of the last layout asked for."""
+        if self._windows is None or self._windows[0] is not layout:
+            from sparda_core.simulator.windows import Windows
+
+            self._windows = layout, Windows(layout)
+        return self._windows[1]
 
     def bill(self, prices: Sequence[Price]) -> Bill:
         """The prices of a plan's operations, made ready for every replica."""
