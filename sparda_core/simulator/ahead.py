@@ -38,6 +38,8 @@ def run_ahead(engine: Engine) -> None:
                 engine.settle(now_ns)
                 break
         engine.solve(now_ns)
+        if engine.lanes_open:
+            engine.recall(engine.next_ns())
 
 
 def _horizon_ns(engine: Engine) -> int:

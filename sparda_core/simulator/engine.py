@@ -28,7 +28,7 @@ from sparda_core.simulator.layout import Layout
 from sparda_core.simulator.machine import Bill, Machine, Situation
 from sparda_core.simulator.programs import spell_out
 from sparda_core.simulator.track import AT_WORK, FLOWS, FREE, ISSUE, PROGRAM, SEAT, Ledger, Track
-from sparda_core.simulator.windows import Moment, is_quiet, put, stand_of
+from sparda_core.simulator.windows import Moment, key_of, put
 
 Observer = Callable[[int, dict[str, float]], None]
 #: States that no time ends: they end with something else.
@@ -60,8 +60,8 @@ class Engine(Lanes):
         self.plans = coalesce and observer is None and machine.replicas == len(self.main) == 1 and not waits
         # What the host issued counts from the step's start: then equal stands go on differently.
         self._windows = machine.windows(layout) if self.plans and not self._hosts else None
-        self._numbers = [cost.number for cost in bill.costs[0]]
         self._met: Moment | None = None
+        self._bill = bill
 
     def _add_replica(self, replica: int, bill: Bill) -> Ledger:
         layout, costs = self.layout, bill.costs[replica]
@@ -78,8 +78,10 @@ class Engine(Lanes):
 
     def run(self) -> int:
         """Run to the end; when the last lane ended (ns). The ledgers say the rest."""
-        if not self._recall(0):
+        if not self.recall(0):
             self._instant(0)
+        elif self.lanes_open:
+            self._arm()
         self._env.run()
         assert not self.lanes_open, f"{self.lanes_open} lanes wait for each other"
         return max(max(ledger.ends) for ledger in self.ledgers)
@@ -98,28 +100,24 @@ class Engine(Lanes):
         if self._observer is not None:
             self._observer(now_ns, {**self.usage(), **slots.usage()})
         if self.lanes_open:
-            due_ns = self._next_ns()
-            if not self._recall(due_ns):
-                self._arm(due_ns)
+            self._arm()
 
-    def _recall(self, base_ns: int) -> bool:
-        """Before the instant at `base_ns`: go on from there as far as was met before; True where that led anywhere."""
-        windows = self._windows
-        if windows is None or base_ns == NEVER or not is_quiet(self):
+    def recall(self, base_ns: int) -> bool:
+        """With the next instant at `base_ns`: go on as far as was met before; False where nothing was met."""
+        windows, met = self._windows, self._met
+        if windows is None or (key := key_of(self, base_ns)) is None:
             return False
-        here = windows.stand(stand_of(self, base_ns)), tuple([track.head for track in self.tracks]), base_ns
-        if self._met is not None and here[1] != self._met[1]:
-            windows.learn(self._met, here, self._numbers, self.ledgers[0])
-        there = windows.replay(*here, self._numbers, self.ledgers[0])
-        self._met = there
+        heads = tuple([track.head for track in self.tracks])
+        here = windows.stand(key), heads, base_ns
+        if met is not None and heads != met[1]:
+            windows.learn(met, here, self._bill.keys, self.ledgers[0])
+        self._met = there = windows.replay(here, self._bill.keys, self.ledgers[0])
         if there == here:
             return False
-        put(self, *there)
-        if self.lanes_open:
-            self._arm(there[2])
+        put(self, there)
         return True
 
-    def _next_ns(self) -> int:
+    def next_ns(self) -> int:
         """The earliest time at which anything is due."""
         due_ns = self.slots.due_ns
         for track in self.tracks:
@@ -127,8 +125,9 @@ class Engine(Lanes):
                 due_ns = track.due_ns
         return due_ns
 
-    def _arm(self, due_ns: int) -> None:
+    def _arm(self) -> None:
         """One wake-up, at the earliest time known: nothing can come before it, and it arms the next one."""
+        due_ns = self.next_ns()
         if due_ns < NEVER:
             wake = self._env.timeout(due_ns - self._env.now)
             assert wake.callbacks is not None

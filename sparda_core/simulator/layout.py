@@ -21,13 +21,14 @@ class Stretch:
     """What lies between two moments of a plan, each given by the heads of all lanes.
 
     form   equal for stretches of this plan whose operations wait for each other alike; -1 where a lane is too short
-    pick   of something that each operation of the plan has: what those of the stretch and the new heads have
+    pick   of a list of something that each operation of the plan has, then of something else that each has: the
+           former of the operations that end in the stretch, the latter of the new heads
     done   positions of the operations that end in it
     heads  afterwards
     """
 
     form: int
-    pick: Callable[[Sequence[int]], Hashable]
+    pick: Callable[[Sequence[Hashable]], Hashable]
     done: tuple[int, ...]
     heads: Heads
 
@@ -72,10 +73,11 @@ class Layout:
         # The new heads count: that they could not go on yet belongs to what happened.
         ops = [lane[head : end + 1] for lane, head, end in zip(self.lanes, heads, after, strict=True)]
         form = tuple((tuple(awaited(op) for op in lane), extent) for lane, extent in zip(ops, extents, strict=True))
+        next_up = [lane[end] for lane, end in zip(self.lanes, after, strict=True) if end < len(lane)]
         done = [op for lane, extent in zip(ops, extents, strict=True) for op in lane[:extent]]
         return Stretch(
             form=self._forms.setdefault(form, len(self._forms)), done=tuple(done), heads=after,
-            pick=operator.itemgetter(*[op for lane in ops for op in lane]),
+            pick=operator.itemgetter(*done, *[len(self.waits) + op for op in next_up]),
         )  # fmt: skip
 
 

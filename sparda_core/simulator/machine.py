@@ -95,6 +95,7 @@ class Cost:
 class Bill:
     """Costs of a plan's operations, of each replica, on the machine that they were worked out for.
 
+    keys  numbers of the first replica's costs, then what else the launch of each depends on but its own start
     caps  whether a copy kernel's rate depends on whether compute is at work
     host  whether issuing takes time, or the host must wait
     """
@@ -103,6 +104,7 @@ class Bill:
     costs: Sequence[Sequence[Cost]]
     caps: bool
     host: bool
+    keys: Sequence[Hashable] = ()
 
 
 class Machine:
@@ -201,6 +203,7 @@ class Machine:
         return Bill(
             machine=self, costs=costs, caps=any(cost.caps for cost in distinct),
             host=any(c.price.issue_s or c.price.then_s or c.price.host_waits for c in distinct),
+            keys=[*[cost.number for cost in costs[0]], *[(cost.launch_ns, cost.wake_ns) for cost in costs[0]]],
         )  # fmt: skip
 
     @property

@@ -69,7 +69,7 @@ class SmPool:
 
     @property
     def places(self) -> Hashable:
-        """Equal where the same SMs are held: with no compute kernel running, where one would get the same."""
+        """Equal where a compute kernel that starts now would get the same SMs; ask with none running."""
         return self._held
 
     @property
@@ -81,11 +81,6 @@ class SmPool:
     def copy_sms(self) -> int:
         """SMs that copy kernels hold."""
         return self.sms - sum(self._held.free)
-
-    def put(self, places: Hashable) -> None:
-        """Hold what was held when `places` was asked."""
-        assert isinstance(places, _Held)
-        self._held = places
 
     def clear(self) -> None:
         """Nobody holds anything: a step begins, whatever became of the one before."""
