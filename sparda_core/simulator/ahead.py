@@ -22,6 +22,7 @@ def run_ahead(engine: Engine) -> None:
     """Take the compute lane as far ahead as nothing else can notice."""
     track, slots, watched = engine.main[0], engine.slots, engine.layout.watched
     while not slots.waiting and slots.due_ns == NEVER:
+        engine.recall()
         horizon_ns = _horizon_ns(engine)
         if track.state == LAUNCH:
             _jump(engine, track, horizon_ns)
@@ -38,8 +39,6 @@ def run_ahead(engine: Engine) -> None:
                 engine.settle(now_ns)
                 break
         engine.solve(now_ns)
-        if engine.lanes_open:
-            engine.recall(engine.next_ns())
 
 
 def _horizon_ns(engine: Engine) -> int:

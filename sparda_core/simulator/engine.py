@@ -28,7 +28,7 @@ from sparda_core.simulator.layout import Layout
 from sparda_core.simulator.machine import Bill, Machine, Situation
 from sparda_core.simulator.programs import spell_out
 from sparda_core.simulator.track import AT_WORK, FLOWS, FREE, ISSUE, PROGRAM, SEAT, Ledger, Track
-from sparda_core.simulator.windows import Moment, key_of, put
+from sparda_core.simulator.windows import Moment, is_quiet, key_of, put
 
 Observer = Callable[[int, dict[str, float]], None]
 #: States that no time ends: they end with something else.
@@ -78,10 +78,10 @@ class Engine(Lanes):
 
     def run(self) -> int:
         """Run to the end; when the last lane ended (ns). The ledgers say the rest."""
-        if not self.recall(0):
-            self._instant(0)
-        elif self.lanes_open:
+        if self.recall(0):
             self._arm()
+        else:
+            self._instant(0)
         self._env.run()
         assert not self.lanes_open, f"{self.lanes_open} lanes wait for each other"
         return max(max(ledger.ends) for ledger in self.ledgers)
@@ -102,11 +102,13 @@ class Engine(Lanes):
         if self.lanes_open:
             self._arm()
 
-    def recall(self, base_ns: int) -> bool:
-        """With the next instant at `base_ns`: go on as far as was met before; False where nothing was met."""
+    def recall(self, base_ns: int | None = None) -> bool:
+        """Go on as far as was met before; False where nothing was. The next instant is at `base_ns`, or when it is due."""
         windows, met = self._windows, self._met
-        if windows is None or (key := key_of(self, base_ns)) is None:
+        if windows is None or not is_quiet(self):
             return False
+        base_ns = self._next_ns() if base_ns is None else base_ns
+        key = key_of(self, base_ns)
         heads = tuple([track.head for track in self.tracks])
         here = windows.stand(key), heads, base_ns
         if met is not None and heads != met[1]:
@@ -117,7 +119,7 @@ class Engine(Lanes):
         put(self, there)
         return True
 
-    def next_ns(self) -> int:
+    def _next_ns(self) -> int:
         """The earliest time at which anything is due."""
         due_ns = self.slots.due_ns
         for track in self.tracks:
@@ -127,7 +129,7 @@ class Engine(Lanes):
 
     def _arm(self) -> None:
         """One wake-up, at the earliest time known: nothing can come before it, and it arms the next one."""
-        due_ns = self.next_ns()
+        due_ns = self._next_ns()
         if due_ns < NEVER:
             wake = self._env.timeout(due_ns - self._env.now)
             assert wake.callbacks is not None

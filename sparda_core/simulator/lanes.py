@@ -49,7 +49,8 @@ class Lanes:
 
     def look(self) -> Situation:
         """Bring the situation up to date."""
-        running = [track.part << FLOW_BITS | track.mask for track in self.running]
+        alike = self.machine.alike
+        running = [alike[track.part] << FLOW_BITS | track.mask for track in self.running]
         if self.at_work is not None and running:
             running.append(-1 - self.at_work)
         self.situation = situation = tuple(running)
@@ -154,7 +155,8 @@ class Lanes:
         part = cost.part if track.lag == 1 else self.machine.part(cost, 0, track.lag)
         beside = self.look() if self.stale else self.situation
         program = self.machine.program(beside, part)
-        if program is None:
+        # What moves nothing and takes no time ends in the turn in which it begins.
+        if program is None or not (program.span_ns or cost.mask):
             return False
         track.program, track.beside, track.part, track.state = program, beside, part, PROGRAM
         track.start_ns, track.due_ns = now_ns, now_ns + program.span_ns

@@ -131,7 +131,7 @@ class Profile(abc.ABC):
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` run, >= 1; waves and copy_caps come on top.
 
-        The order of `others` says nothing.
+        The order of `others` says nothing, nor does how much a charge of any of them moves, but for none at all.
         """
 
     @property

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_OPERATIONS = 48
 #: Where every window differs the memory must end somewhere.
 MOST_WINDOWS = 10_000
+_QUIET = frozenset({FREE, LAUNCH, DONE})
 
 #: Of each lane its state and a time, then who is at work and whether SMs are restless. The time counts from the
 #: next instant: when a launch gap is over; since when a lane is free, where its next launch depends on that; else 0.
@@ -127,8 +128,16 @@ class Windows:
         self._count = 0
 
 
-def key_of(engine: Engine, base_ns: int) -> Key | None:
-    """How an engine stands whose next instant is at `base_ns`; None where it is not quiet."""
+def is_quiet(engine: Engine) -> bool:
+    """Whether no operation is under way."""
+    for track in engine.tracks:  # noqa: SIM110 - asked at every turn: a generator costs more than the rest of it
+        if track.state not in _QUIET:
+            return False
+    return True
+
+
+def key_of(engine: Engine, base_ns: int) -> Key:
+    """How a quiet engine stands whose next instant is at `base_ns`."""
     key: list[int | None] = []
     for track in engine.tracks:
         state = track.state
@@ -137,10 +146,8 @@ def key_of(engine: Engine, base_ns: int) -> Key | None:
         elif state == FREE:
             wakes = track.costs[track.ops[track.head]].wake_ns is not None
             key += (FREE, track.free_ns - base_ns if wakes else 0)
-        elif state == DONE:
-            key += (DONE, 0)
         else:
-            return None
+            key += (DONE, 0)
     key += (engine.at_work, engine.slots.restless)
     return tuple(key)
 
