@@ -136,7 +136,7 @@ class Machine:
         #: By what runs beside them; every equal one is the same object.
         self.programs: dict[Situation, Programs] = {}
         self._carried: dict[tuple[Program, Situation, int, int], Program | None] = {}
-        self._distinct: dict[tuple[int, Program], Program] = {}
+        self._distinct: dict[tuple[object, ...], Program] = {}
         #: By who holds which SMs, then by cost: the part that would start now; -1 where it finds no SM.
         self.starts: dict[Hashable, dict[int, int]] = {}
         self._numbers: dict[tuple[object, ...], Cost] = {}
@@ -273,7 +273,7 @@ class Machine:
             from sparda_core.simulator.programs import work_out
 
             made = work_out(self, beside, part, self._by_part[part][0])
-            programs[part] = made and self._distinct.setdefault((part, made), made)
+            programs[part] = made and self._distinct.setdefault((part, *made.content), made)
         return programs[part]
 
     def carried_on(self, beside: Situation, part: int, program: Program, since_ns: int) -> Program | None:

@@ -28,21 +28,25 @@ _QUIET = frozenset({FREE, LAUNCH, DONE})
 #: Of each lane its state and a time, then who is at work and whether SMs are restless. The time counts from the
 #: next instant: when a launch gap is over; since when a lane is free, where its next launch depends on that; else 0.
 Key = tuple[int | None, ...]
-#: Start (None: no span), end and ends of flows of one operation.
-_Span = tuple[int | None, int, tuple[int, ...]]
+#: Start, end and ends of flows of one operation.
+_Span = tuple[int, int, tuple[int, ...]]
+#: By what the operations of a stretch cost: what happened.
+_Known = dict[Hashable, "Window"]
 
 
 class Stand:
     """A quiet state, whenever and wherever in a plan it is met.
 
-    onward  the windows known from here: by how far the heads of the lanes go, then by operations
+    onward  the windows known from here: by how far the heads of the lanes go, and the form of that stretch
+    ways    the same, for heads that were met here: each stretch of theirs with its windows
     """
 
-    __slots__ = ("key", "onward")
+    __slots__ = ("key", "onward", "ways")
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.onward: dict[Extents, dict[Hashable, Window]] = {}
+        self.onward: dict[tuple[Extents, int], _Known] = {}
+        self.ways: dict[Heads, list[tuple[Stretch, _Known]]] = {}
 
 
 #: A stand, met with these heads, whose next instant is at this time (ns).
@@ -50,25 +54,30 @@ Moment = tuple[Stand, Heads, int]
 
 
 class Window:
-    """What happened from one stand to the next, which is `then`, `long_ns` later."""
+    """What happened from one stand to the next, which is `then`, `long_ns` later.
 
-    __slots__ = ("_from", "_spans", "long_ns", "then")
+    spans  of each operation that ended, in the order of its stretch; times count from the first stand's. Most windows
+           of a step that equals no other are never asked for: None until `tell`
+    skips  which of them left no span
+    """
+
+    __slots__ = ("_from", "long_ns", "skips", "spans", "then")
 
     def __init__(self, ledger: Ledger, stretch: Stretch, base_ns: int, then: Stand, then_ns: int) -> None:
         self.then, self.long_ns = then, then_ns - base_ns
         self._from: tuple[Ledger, Stretch, int] | None = (ledger, stretch, base_ns)
-        self._spans: list[_Span] = []
+        self.spans: list[_Span] | None = None
+        self.skips: list[int] = []
 
-    @property
-    def spans(self) -> list[_Span]:
-        """Of each operation that ended, in the order of its stretch; times count from the first stand's."""
-        if self._from is not None:
-            # Most windows of a step that equals no other are never asked for.
-            ledger, stretch, base_ns = self._from
-            self._from = None
-            told = [(ledger.starts[op], ledger.ends[op], ledger.flow_ends[op]) for op in stretch.done]
-            self._spans = [(None if s < 0 else s - base_ns, e - base_ns, flows) for s, e, flows in told]
-        return self._spans
+    def tell(self) -> list[_Span]:
+        """Work out `spans` and `skips`."""
+        assert self._from is not None
+        ledger, stretch, base_ns = self._from
+        self._from = None
+        told = [(ledger.starts[op], ledger.ends[op], ledger.flow_ends[op]) for op in stretch.done]
+        self.skips = [number for number, (start_ns, _, _) in enumerate(told) if start_ns < 0]
+        self.spans = [(start_ns - base_ns, end_ns - base_ns, flows) for start_ns, end_ns, flows in told]
+        return self.spans
 
 
 class Windows:
@@ -93,20 +102,25 @@ class Windows:
         """
         stand, heads, base_ns = moment
         starts, ends, flow_ends = ledger.starts, ledger.ends, ledger.flow_ends
-        stretches = self._layout.stretches
         while True:
-            for extents, known in stand.onward.items():
-                stretch = stretches.get((heads, extents)) or self._layout.stretch(heads, extents)
-                window = known.get((stretch.form, stretch.pick(keys)))
+            ways = stand.ways.get(heads)
+            for stretch, known in self._ways(stand, heads) if ways is None else ways:
+                window = known.get(stretch.pick(keys))
                 if window is not None:
                     break
             else:
                 return stand, heads, base_ns
-            for op, (start_ns, end_ns, flows) in zip(stretch.done, window.spans):  # noqa: B905 - as long; asked often
-                if start_ns is not None:
-                    starts[op], flow_ends[op] = base_ns + start_ns, flows
-                ends[op] = base_ns + end_ns
+            done, spans = stretch.done, window.spans
+            for op, (start_ns, end_ns, flows) in zip(done, window.tell() if spans is None else spans):  # noqa: B905
+                starts[op], ends[op], flow_ends[op] = base_ns + start_ns, base_ns + end_ns, flows
+            for number in window.skips:
+                starts[done[number]] = -1
             stand, heads, base_ns = window.then, stretch.heads, base_ns + window.long_ns
+
+    def _ways(self, stand: Stand, heads: Heads) -> list[tuple[Stretch, _Known]]:
+        each = ((self._layout.stretch(heads, extents), form, known) for (extents, form), known in stand.onward.items())
+        ways = stand.ways[heads] = [(stretch, known) for stretch, form, known in each if stretch.form == form]
+        return ways
 
     def learn(self, met: Moment, now: Moment, keys: Sequence[Hashable], ledger: Ledger) -> None:
         """Remember what was simulated between two moments."""
@@ -118,13 +132,17 @@ class Windows:
         if self._count >= MOST_WINDOWS:
             self._forget()
         stretch = self._layout.stretch(heads, extents)
-        known = stand.onward.setdefault(extents, {})
-        known[stretch.form, stretch.pick(keys)] = Window(ledger, stretch, base_ns, then, then_ns)
+        way = extents, stretch.form
+        if way not in stand.onward:
+            stand.onward[way] = {}
+            stand.ways.clear()
+        stand.onward[way][stretch.pick(keys)] = Window(ledger, stretch, base_ns, then, then_ns)
         self._count += 1
 
     def _forget(self) -> None:
         for stand in self._stands.values():
             stand.onward.clear()
+            stand.ways.clear()
         self._count = 0
 
 
