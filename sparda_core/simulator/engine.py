@@ -42,11 +42,13 @@ class Engine(Lanes):
               SMs are modelled, `sms_compute` and `sms_copy` are how many are held
     coalesce  run the compute lane over operations that nothing else can touch without asking SimPy's loop
               for each; changes nothing but speed
+    remember  where that is done, repeat by memory what was met before (windows.py); changes nothing but speed
     """
 
     def __init__(
-        self, layout: Layout, bill: Bill, machine: Machine, observer: Observer | None = None, *, coalesce: bool = True
-    ) -> None:
+        self, layout: Layout, bill: Bill, machine: Machine, observer: Observer | None = None, *, coalesce: bool = True,
+        remember: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(layout, machine)
         self._observer = observer
         self._hosts: list[Host] = []
@@ -59,7 +61,7 @@ class Engine(Lanes):
         waits = any(host.waits for host in self._hosts)
         self.plans = coalesce and observer is None and machine.replicas == len(self.main) == 1 and not waits
         # What the host issued counts from the step's start: then equal stands go on differently.
-        self._windows = machine.windows(layout) if self.plans and not self._hosts else None
+        self._windows = machine.windows(layout) if remember and self.plans and not self._hosts else None
         self._met: Moment | None = None
         self._bill = bill
 
@@ -103,7 +105,10 @@ class Engine(Lanes):
             self._arm()
 
     def recall(self, base_ns: int | None = None) -> bool:
-        """Go on as far as was met before; False where nothing was. The next instant is at `base_ns`, or when it is due."""
+        """Go on as far as was met before; False where nothing was.
+
+        base_ns  the next instant; None: the earliest that is due (NEVER at the end, from where nothing goes on)
+        """
         windows, met = self._windows, self._met
         if windows is None or not is_quiet(self):
             return False

@@ -10,7 +10,6 @@ import attrs
 
 from sparda_core.plan import Lane, StepPlan
 
-
 #: Of every lane: how many of its operations have ended; and how many more.
 Heads = tuple[int, ...]
 Extents = tuple[int, ...]

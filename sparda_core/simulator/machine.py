@@ -110,7 +110,7 @@ class Bill:
     costs: Sequence[Sequence[Cost]]
     caps: bool
     host: bool
-    keys: Sequence[Hashable] = ()
+    keys: Sequence[Hashable]
 
 
 class Machine:

@@ -130,7 +130,9 @@ class Windows:
         if sum(extents) > MOST_OPERATIONS:
             return
         if self._count >= MOST_WINDOWS:
-            self._forget()
+            # Nobody leads to a stand that is forgotten but windows that are.
+            self._stands, self._count = {}, 0
+            stand, then = self.stand(stand.key), self.stand(then.key)
         stretch = self._layout.stretch(heads, extents)
         way = extents, stretch.form
         if way not in stand.onward:
@@ -138,12 +140,6 @@ class Windows:
             stand.ways.clear()
         stand.onward[way][stretch.pick(keys)] = Window(ledger, stretch, base_ns, then, then_ns)
         self._count += 1
-
-    def _forget(self) -> None:
-        for stand in self._stands.values():
-            stand.onward.clear()
-            stand.ways.clear()
-        self._count = 0
 
 
 def is_quiet(engine: Engine) -> bool:

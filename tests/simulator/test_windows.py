@@ -39,16 +39,17 @@ def stories(draw: st.DrawFn) -> Story:
     layers = draw(st.integers(2, 6))
     ops: list[Op] = []
     for layer in range(layers):
-        for lane, backs in zip(lanes, usual, strict=True):
-            if draw(st.integers(0, 12)) == 0:
-                backs = draw(st.lists(st.integers(1, 6), unique=True, max_size=2))
+        for lane, own in zip(lanes, usual, strict=True):
+            other = draw(st.integers(0, 12)) == 0
+            backs = draw(st.lists(st.integers(1, 6), unique=True, max_size=2)) if other else own
             after = tuple(ops[-back].name for back in backs if back <= len(ops))
             ops.append(Op(kind=f"op{len(ops)}", layer=layer, lane=lane, after=after))
     few = [draw(st.lists(prices(lane), min_size=1, max_size=2)) for lane in lanes]
     if draw(st.booleans()):
         # Without a host: beside one nothing is remembered.
         few = [[attrs.evolve(price, issue_s=0.0, host_waits=False) for price in each] for each in few]
-    steps = [[draw(st.sampled_from(few[i % len(lanes)])) for i in range(len(ops))] for _ in range(draw(st.integers(1, 3)))]
+    count = draw(st.integers(1, 3))
+    steps = [[draw(st.sampled_from(few[i % len(lanes)])) for i in range(len(ops))] for _ in range(count)]
     machine = Beside(
         slots=draw(st.sampled_from([0, 4, 8])), compute_lag=draw(st.sampled_from([1.0, 1.3])),
         copy_lag=draw(st.sampled_from([1.0, 1.7])),
@@ -143,7 +144,7 @@ def only_done(stretch: Stretch) -> Stretch:
 
 def shifted_key(patch: pytest.MonkeyPatch) -> None:
     real = module.Windows.stand
-    patch.setattr(module.Windows, "stand", lambda self, key: real(self, tuple([*key[:1], 2, *key[2:]])))
+    patch.setattr(module.Windows, "stand", lambda self, key: real(self, (*key[:1], 2, *key[2:])))
 
 
 #: Bugs of the memory: what it takes for equal, and steps that tell it.
