@@ -125,7 +125,7 @@ class Combination:
             raise ConfigError(f"tokens has {len(tokens)} ids, which must exceed warmup={warmup}")
         check_integer("batch", batch, 1)
         step_s, facts, timelines = [], [], []
-        with self.open(timeline=timeline) as session:
+        with self.open(timeline=timeline, **self._places(batch)) as session:
             _fill(session, start, batch)
             for i, token in enumerate(tokens):
                 began = time.perf_counter()
@@ -138,6 +138,11 @@ class Combination:
                 if progress is not None:
                     progress(i + 1)
         return Measurement(step_s=tuple(step_s), facts=tuple(facts), timelines=tuple(timelines))
+
+    def _places(self, rows: int) -> dict[str, int]:
+        """Sessions on a GPU take memory for their rows when they open."""
+        device = getattr(getattr(self.model, "decoder", self.model), "device", None)
+        return {"places": rows} if getattr(device, "type", "cpu") == "cuda" else {}
 
     def predict(
         self, profile: Profile | str, *, facts: StepFacts | Sequence[StepFacts] | None = None, batch: int | None = None,

@@ -15,7 +15,8 @@ import attrs
 
 from sparda_core.errors import CombinationError, ConfigError
 from sparda_core.facts import StepFacts
-from sparda_core.plan import StepPlan
+from sparda_core.plan import Phase, StepPlan
+from sparda_core.policy import LAST_SELECTION, SCORE, check_policy
 from sparda_core.selector import Granularity, Selector
 from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.spans import Timeline
@@ -31,7 +32,7 @@ class Runtime(abc.ABC):
     name             registry name
     min_lead         least lead a selector must have
     slots            slots per row and KV head of an offloaded layer; None: as many as the budget
-    policy           which blocks stay when slots run out: "last-selection" or "lru"
+    policy           which blocks stay when slots run out: "last-selection", "lru" or "score" (policy.py)
     engine           how blocks move, by name
     resident_layers  first layers kept on the device whole; None: as many as the lead
     """
@@ -41,7 +42,7 @@ class Runtime(abc.ABC):
     offloads: ClassVar[bool] = False
 
     slots: int | None = None
-    policy: str = "last-selection"
+    policy: str = LAST_SELECTION
     engine: str = "thread"
     resident_layers: int | None = None
 
@@ -80,8 +81,14 @@ class Runtime(abc.ABC):
                 check_integer(name, value, 0)
         if self.slot_count(spec) < spec.budget:
             raise ConfigError(f"slots={self.slots} must be >= budget={spec.budget}: every selected block needs a slot")
-        if self.policy not in ("last-selection", "lru"):
-            raise ConfigError(f"policy={self.policy!r} is unknown; known: last-selection, lru")
+        check_policy(self.policy)
+        # "score" is the kind of the operation that leaves block scores (LayerView.scores, DeviceView.scores).
+        scores = "score" in selector.operations(shape.layers - 1, Phase.DECODE, self.lead(selector))
+        if self.policy == SCORE and not scores:
+            raise self._refusal(
+                selector, "policy='score' drops the block with the lowest score, and it makes no scores",
+                f"selector {selector.name!r} with policy='lru', or selector 'query'",
+            )  # fmt: skip
         least = self.lead(selector)
         if self.resident_layers is not None and not least <= self.resident_layers <= shape.layers:
             raise ConfigError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -84,6 +85,7 @@ class DeviceRoom:
     device  a torch.device
     dtype   torch dtype of keys and entries
     lead    layers between selecting and attending
+    tick    int32 [1] on the device, steps begun since the session opened; None where nobody counts
     """
 
     shape: ModelShape
@@ -93,6 +95,7 @@ class DeviceRoom:
     device: Any
     dtype: Any
     lead: int
+    tick: Any = None
 
 
 class DeviceSelector(abc.ABC):
@@ -104,6 +107,12 @@ class DeviceSelector(abc.ABC):
 
     #: Bytes of device memory that it keeps for its rows.
     used_bytes: int = 0
+    #: Whether attention of a resident layer takes every block by itself, so that nobody reads the choice there.
+    takes_every_block: ClassVar[bool] = False
+
+    #: Whether its last operation is `choose_blocks` of view.scores and nothing else: then a runtime may leave it out
+    #: and choose in one launch with the diff.
+    chooses_by_scores: ClassVar[bool] = False
 
     @abc.abstractmethod
     def run(self, kind: str, view: DeviceView) -> None:
@@ -112,8 +121,15 @@ class DeviceSelector(abc.ABC):
     def observe(self, view: DeviceView) -> None:  # noqa: B027
         """See the new tokens of layer view.layer (view.key, view.query), at every step, after its entries."""
 
-    def adopt(self, place: int, bound: BoundSelector, row: int, tokens: int) -> None:  # noqa: B027
-        """Take over what a CPU half kept for a row, whose first `tokens` tokens are in the cache."""
+    def adopt(  # noqa: B027
+        self, place: int, bound: BoundSelector, row: int, tokens: int,
+        keys: Callable[[int], torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """Take over what a CPU half kept for a row, whose first `tokens` tokens are in the cache.
+
+        keys  layer -> the row's post-RoPE keys [Hk, tokens, D], on any device; read at once, layer by layer, by
+              selectors that keep something of every key ("infinigen" on tokens), and by no others
+        """
 
     def place_forked(self, source: int, copy: int) -> None:  # noqa: B027
         """The row in place `copy` starts as a copy of that in `source`."""

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ConfigError
+from sparda_core.policy import check_policy
 from sparda_core.shapes import BlockSpec
 
 #: Tokens of the demo's document, and with `full`.
 DEMO_TOKENS, FULL_TOKENS = 4096, 8192
-POLICIES = ("last-selection", "lru")
 
 
 def _at_least(bound: float, *, optional: bool = False) -> Any:
@@ -83,8 +83,7 @@ class CompareConfig:
 
     @policy.validator
     def _known(self, attribute: attrs.Attribute[str], value: str) -> None:
-        if value not in POLICIES:
-            raise ConfigError(f"policy={value!r} is unknown; known: {', '.join(POLICIES)}")
+        check_policy(value)
 
     def __attrs_post_init__(self) -> None:
         if self.device != "cpu":

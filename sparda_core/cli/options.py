@@ -78,7 +78,7 @@ def add_pool(group: argparse._ActionsContainer) -> None:
         help="device slots per row and KV head of an offloaded layer (default: the budget)",
     )  # fmt: skip
     group.add_argument(
-        "--policy", default="last-selection", metavar="NAME", help="what a full pool keeps: last-selection, lru"
+        "--policy", default="last-selection", metavar="NAME", help="what a full pool keeps: last-selection, lru, score"
     )
 
 

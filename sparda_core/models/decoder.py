@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -19,6 +20,9 @@ from sparda_core.models.forecast_weights import ForecastWeights, check_forecast
 from sparda_core.models.rotary import RotaryTable, Rotation
 from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_shapes, layer_key
 from sparda_core.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from sparda_core.models.device_decoder import DeviceDecoder
 
 
 @attrs.frozen(eq=False)
@@ -45,8 +49,14 @@ Visit = Callable[[int, Projections], None]
 
 
 @attrs.frozen(eq=False)
-class _Layer:
-    fused: torch.Tensor  # rows [q | k | forecast_next? | forecast_own? | v]: what is rotated lies together
+class LayerWeights:
+    """One layer's matrices [out, in] and norms [hidden], laid out for speed; read only.
+
+    fused    rows [q | k | forecast_next? | forecast_own? | v]: what is rotated lies together
+    gate_up  rows [gate | up]
+    """
+
+    fused: torch.Tensor
     output: torch.Tensor
     gate_up: torch.Tensor
     down: torch.Tensor
@@ -56,11 +66,11 @@ class _Layer:
     has_own: bool = False
 
 
-def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> _Layer:
+def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> LayerWeights:
     def part(name: str) -> torch.Tensor:
         return weights[layer_key(layer, name)]
 
-    return _Layer(
+    return LayerWeights(
         fused=torch.cat([part(f"self_attn.{name}_proj") for name in "qkv"]),
         output=part("self_attn.o_proj").contiguous(),
         gate_up=torch.cat((part("mlp.gate_proj"), part("mlp.up_proj"))),
@@ -70,7 +80,7 @@ def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> _Layer:
     )
 
 
-def _with_rows(layer: _Layer, shape: ModelShape, extra: Mapping[str, torch.Tensor | None]) -> _Layer:
+def _with_rows(layer: LayerWeights, shape: ModelShape, extra: Mapping[str, torch.Tensor | None]) -> LayerWeights:
     """The same layer with these Forecast rows between k and v, instead of any it had."""
     kv_rows = shape.kv_heads * shape.head_dim
     qk = layer.fused[: shape.q_heads * shape.head_dim + kv_rows]
@@ -147,6 +157,12 @@ class Decoder:
             for i, layer in enumerate(self._layers)
         ]
 
+    def on_device(self, places: int, *, tokens: int) -> DeviceDecoder:
+        """The same weights as the parts of a decode step on a GPU, for `places` rows of at most `tokens` tokens."""
+        from sparda_core.models.device_decoder import DeviceDecoder
+
+        return DeviceDecoder(self, places, tokens=tokens)
+
     def rotation(self, positions_BT: torch.Tensor) -> Rotation:
         """Look up positions, int [B, T], once; `project` and `query_of` take the result in their place."""
         return self.rotary.at(positions_BT)
@@ -197,6 +213,15 @@ class Decoder:
     def query_weight(self, layer: int) -> torch.Tensor:
         """Query rows of `layer`, [Hq * D, hidden], a read-only view."""
         return self._layers[layer].fused[: self.shape.q_heads * self.shape.head_dim]
+
+    def layer_weights(self, layer: int) -> LayerWeights:
+        """All weights of `layer`."""
+        return self._layers[layer]
+
+    @property
+    def table_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Embedding and head, both [vocab, hidden], and the final norm [hidden]; read only."""
+        return self._embed, self._head, self._norm
 
     def output(self, layer: int, x: torch.Tensor, attn_BHqTD: torch.Tensor) -> torch.Tensor:
         """x + output projection of the attention result [B, Hq, T, D] -> [B, T, hidden]."""

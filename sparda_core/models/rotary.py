@@ -40,6 +40,16 @@ class RotaryTable:
         self._cos = torch.cat((angle.cos(), angle.cos()), -1).to(self.device, self.dtype)
         self._sin = torch.cat((-angle.sin(), angle.sin()), -1).to(self.device, self.dtype)
 
+    @property
+    def cos(self) -> torch.Tensor:
+        """[length, D]; another tensor after it grew."""
+        return self._cos
+
+    @property
+    def sin(self) -> torch.Tensor:
+        """[length, D], its first half negated; another tensor after it grew."""
+        return self._sin
+
     def grow(self, length: int) -> None:
         """Make positions [0, length) known; at least doubles, so that growth stays cheap."""
         if length > self.length:

@@ -154,6 +154,15 @@ class BlockStore:
         place = self._rows.place(row)
         return self._table[place, self._layers[layer], :, : self._mapped[place] * self._pool.page_blocks]
 
+    def row_pages(self, row: int) -> IntArray:
+        """int64 [L, Hk, n]: a row's pages in order, reserved ones included."""
+        place = self._rows.place(row)
+        return self._pages(place, 0, int(self._mapped[place]))
+
+    def reserved(self, row: int) -> int:
+        """Tokens up to which a row may be written."""
+        return int(self._reserved[self._rows.place(row)])
+
     def physical_at(self, layer: int, rows: Sequence[int], positions: IntArray) -> IntArray:
         """int64 [B, Hk, T]: index in `array` of the block that holds each position; -1 for a negative one.
 

@@ -15,6 +15,7 @@ from sparda_core.kernels.attend.cpu import attend_blocks
 from sparda_core.kernels.diff.result import Diff
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Kind, Op, Phase
+from sparda_core.policy import SCORE
 from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
 from sparda_core.runtimes.executor import Bindings
 from sparda_core.runtimes.steps import Ints, Steps, StepState
@@ -83,7 +84,12 @@ class DecodeStep(Steps[DecodeState]):
 
     def _diff(self, op: Op, state: DecodeState) -> None:
         chosen = self._chosen(op.layer, state)[:, :, 0]
-        diff = self.tiers.pools[op.layer].diff(state.rows, chosen, state.opened, state.tick)
+        pool, scores = self.tiers.pools[op.layer], None
+        if pool.policy == SCORE:
+            made = state.views[op.layer].scores
+            assert made is not None, f"selector left layer {op.layer} without scores"
+            scores = made[:, :, 0].numpy()
+        diff = pool.diff(state.rows, chosen, state.opened, state.tick, scores)
         state.diffs[op.layer] = diff
         state.counts.misses[op.layer], state.counts.wasted[op.layer] = diff.misses, diff.wasted
 

@@ -31,7 +31,15 @@ class PlanWriter(Runtime):
         """True where a transfer is issued as soon as it is known, False where just before it is needed."""
 
     def open(self, model: Any, *, selector: Selector, spec: BlockSpec, **options: Any) -> Session:
-        """A session on a CPU; options are those of SessionOptions."""
+        """A session on the device that the model lies on; options are those of SessionOptions on a CPU, of GpuOptions
+        on a CUDA device.
+        """
+        decoder = getattr(model, "decoder", model)
+        if decoder.device.type == "cuda":
+            from sparda_core.runtimes.gpu.options import GpuOptions
+            from sparda_core.runtimes.gpu.session import GpuSession
+
+            return GpuSession(model, runtime=self, selector=selector, spec=spec, options=GpuOptions.of(**options))
         from sparda_core.runtimes.session import CpuSession
         from sparda_core.runtimes.session_options import SessionOptions
 

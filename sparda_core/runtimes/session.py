@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparda_core.errors import ConfigError, RowError, SpardaError
+from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase, StepPlan
-from sparda_core.runtime import Runtime, Session, StepResult
+from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import adopt_row, take_snapshot
 from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
+from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions, compute_threads, cores
 from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
 from sparda_core.runtimes.tiers import Tiers
@@ -29,13 +30,14 @@ from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
 
 
-class CpuSession(Session):
+class CpuSession(RowSession):
     """See `Session`. Not safe for use from several threads at once."""
 
     def __init__(
         self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: SessionOptions
     ) -> None:  # fmt: skip
         """Open a session; raises ConfigError where the model lacks what the selector needs."""
+        super().__init__()
         # A Model is a decoder with its tokenizer; sessions know token ids only.
         decoder = getattr(model, "decoder", model)
         _check(decoder, runtime, selector)
@@ -53,8 +55,7 @@ class CpuSession(Session):
         )  # fmt: skip
         self._timeline = options.timeline
         self._queries = PromptQueries(options.keep_queries)
-        self._lengths: dict[int, int] = {}
-        self._next_row, self._tick, self._closed, self._working = 0, 0, False, False
+        self._tick = 0
         self._threads = ComputeThreads(options.threads or compute_threads())
         self._prefill_threads = ComputeThreads(options.threads or cores())
         self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None
@@ -94,16 +95,6 @@ class CpuSession(Session):
 
     # Rows -----------------------------------------------------------------------------------------
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Row ids, in batch order."""
-        return tuple(self._lengths)
-
-    def length(self, row: int) -> int:
-        """Tokens of a row in the cache."""
-        self._check_row(row)
-        return self._lengths[row]
-
     def add(self) -> int:
         """A new, empty row at the end of the batch."""
         self._check_idle()
@@ -137,9 +128,7 @@ class CpuSession(Session):
     def crop(self, row: int, tokens: int) -> None:
         """Forget everything after the first `tokens` tokens."""
         self._check_idle()
-        self._check_row(row)
-        if not _whole(tokens) or not 0 <= tokens <= self._lengths[row]:
-            raise ConfigError(f"tokens={tokens!r} must be an integer from 0 to the row's length {self._lengths[row]}")
+        self._check_cut(row, tokens)
         self._cut(row, tokens)
 
     def _commit(self, row: int, tokens: int) -> None:
@@ -151,13 +140,6 @@ class CpuSession(Session):
         self._queries.cropped(row, tokens)
         self._tiers.crop(row, tokens)
         self._bound.row_cropped(row, tokens)
-
-    def reorder(self, rows: Sequence[int]) -> None:
-        """Set the batch order; `rows` must name every row once."""
-        self._check_idle()
-        if len(rows) != len(self._lengths) or set(rows) != set(self._lengths):
-            raise ConfigError(f"rows={list(rows)} must name every row once: {list(self._lengths)}")
-        self._lengths = {row: self._lengths[row] for row in rows}
 
     def set_budget(self, budget: int) -> None:
         """Change the budget from the next step on."""
@@ -177,8 +159,7 @@ class CpuSession(Session):
         """Append tokens to a row; logits [vocab] after the last."""
         self._check_idle()
         self._check_row(row)
-        if not _whole(chunk) or chunk < 1:
-            raise ConfigError(f"chunk={chunk!r} must be an integer >= 1")
+        self._check_chunk(chunk)
         ids = self._check_tokens(tokens)
         executor = self._prefill_executor(mode)
         start, logits = self._lengths[row], torch.empty(0)
@@ -307,41 +288,6 @@ class CpuSession(Session):
             raise
         finally:
             self._working = False
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SpardaError("session is closed; open a new one")
-
-    def _check_idle(self) -> None:
-        """What changes rows must not be called by an observer, nor from another thread, while a step runs."""
-        self._check_open()
-        if self._working:
-            raise SpardaError("session is in the middle of a step; wait until it has ended")
-
-    def _check_row(self, row: int) -> None:
-        self._check_open()
-        if row not in self._lengths:
-            raise RowError(f"row={row!r} is not in this session; rows: {list(self._lengths)}")
-
-    def _check_tokens(self, tokens: Sequence[int]) -> torch.Tensor:
-        if not len(tokens):
-            raise ConfigError("tokens is empty; give at least one")
-        try:
-            given = torch.as_tensor(tokens)
-        except (OverflowError, RuntimeError, TypeError, ValueError) as wrong:
-            raise ConfigError(f"tokens must be a flat list of token ids: {wrong}") from wrong
-        if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-            raise ConfigError(f"tokens must be integers, not {given.dtype}: a token id is never rounded")
-        ids = given.to(torch.int64)
-        if ids.ndim != 1 or int(ids.min()) < 0 or int(ids.max()) >= self.shape.vocab:
-            raise ConfigError(
-                f"tokens must be ids between 0 and {self.shape.vocab - 1}; got {int(ids.min())}..{int(ids.max())}"
-            )
-        return ids
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _numpy_dtype(dtype: torch.dtype) -> Any:

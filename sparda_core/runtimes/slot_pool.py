@@ -7,23 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.errors import CapacityError
 from sparda_core.kernels.diff.cpu import diff_slots
-from sparda_core.kernels.diff.result import Diff, Slots
+from sparda_core.kernels.diff.result import Diff, FloatArray, Slots
+from sparda_core.policy import LAST_SELECTION, LRU, check_policy
 from sparda_core.runtimes.lookup import IntArray, as_int64, find_slots
 from sparda_core.runtimes.pages import Blocks, check_sizes
 from sparda_core.runtimes.rows import RowTable
 
-__all__ = ["POLICIES", "Diff", "SlotPool"]
-
-POLICIES = ("last-selection", "lru")
+__all__ = ["Diff", "SlotPool"]
 
 
 class SlotPool:
     """`slots` blocks for each row and KV head of one layer. Hk KV heads, S slots, D head dim.
 
-    policy  "last-selection": what the current selection leaves out is dropped at once;
-            "lru": a block stays until a slot is needed, the least recently selected goes first
+    policy  which blocks stay: "last-selection", "lru" or "score" (sparda_core/policy.py)
 
     A slot is named by its index in `array`: (place of the row * Hk + head) * S + slot. Slots hold copies:
     the host store is always complete, so emptying slots loses nothing.
@@ -31,11 +29,10 @@ class SlotPool:
 
     def __init__(
         self, *, kv_heads: int, slots: int, block: int, head_dim: int, dtype: npt.DTypeLike = np.float32,
-        policy: str = "last-selection",
+        policy: str = LAST_SELECTION,
     ) -> None:  # fmt: skip
         check_sizes(kv_heads=kv_heads, slots=slots, block=block, head_dim=head_dim)
-        if policy not in POLICIES:
-            raise ConfigError(f"policy={policy!r} is unknown; known: {', '.join(POLICIES)}")
+        check_policy(policy)
         self.slots, self.kv_heads, self.block, self.policy = slots, kv_heads, block, policy
         self._rows = RowTable()
         self._array: Blocks = np.empty((0, 2, block, head_dim), dtype)
@@ -89,29 +86,33 @@ class SlotPool:
         self._tables.held[place][gone] = -1
         self._tables.unread[place][gone] = False
 
-    def diff(self, rows: Sequence[int], selection: npt.NDArray[np.int32], opened: IntArray, tick: int) -> Diff:
+    def diff(
+        self, rows: Sequence[int], selection: npt.NDArray[np.int32], opened: IntArray, tick: int,
+        scores: FloatArray | None = None,
+    ) -> Diff:  # fmt: skip
         """Give every selected block a slot, and list the blocks to be transferred.
 
         rows       row ids in batch order, none twice
         selection  int32 [B, Hk, W]: ascending logical ids, -1 last; all -1 for a row that sits out
         opened     int64 [B], logical block opened by this step's token; -1 for none
         tick       grows from selection to selection
-        Raises ConfigError for an unlawful selection and CapacityError for more blocks than slots, with
-        nothing changed. Whoever fails to carry out the transfers must `invalidate` the rows.
+        scores     [B, Hk, M] that led to the selection; looked at under "score" alone, which needs them
+        Raises ConfigError for an unlawful selection or missing scores, and CapacityError for more blocks than
+        slots, with nothing changed. Whoever fails to carry out the transfers must `invalidate` the rows.
         """
         return diff_slots(
             self._tables, self._rows.batch(rows), np.ascontiguousarray(selection, np.int32), as_int64(opened),
-            tick=tick, lru=self.policy == "lru",
+            tick=tick, policy=self.policy, scores=scores,
         )  # fmt: skip
 
     def admit(self, row: int, block: int, tick: int) -> Diff:
         """Give one block of a row a slot in every KV head, and drop no other block while there are empty slots.
 
         For a block that must be resident before a step starts, such as the partly filled last one. Under
-        either policy the least recently selected block makes room. B = W = 1 in the result.
+        every policy the least recently selected block makes room. B = W = 1 in the result.
         """
         one = np.full((1, self.kv_heads, 1), block, np.int32)
-        return diff_slots(self._tables, self._rows.batch((row,)), one, np.array([-1]), tick=tick, lru=True)
+        return diff_slots(self._tables, self._rows.batch((row,)), one, np.array([-1]), tick=tick, policy=LRU)
 
     def mark_read(self, physical: IntArray) -> None:
         """Say that attention reads these slots (any shape, -1 = none), so that dropping them wastes no transfer."""

@@ -47,8 +47,9 @@ class ListingDeclaration(Selector):
         """Writing the ids, 4 bytes each; raises PlanError for another kind."""
         if op.kind != SELECT:
             raise unknown_kind(self, op)
-        ids = facts.rows * facts.new_tokens * context.shape.kv_heads * facts.budget
-        return Work(hbm_bytes=4.0 * ids)
+        from sparda_core.kernels.listed.work import work
+
+        return work(op, facts, context)
 
 
 def unknown_kind(selector: Selector, op: Op) -> PlanError:

@@ -9,7 +9,7 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
-from sparda_core.selector import BoundSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import ScoringDeclaration
 from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.work import Work, WorkContext
@@ -42,10 +42,20 @@ class Forecast(ScoringDeclaration):
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state. Raises ConfigError for a lead that no Forecast was trained for."""
+        self._require_trained()
+        from sparda_core.selectors.tensors.forecast import BoundForecast
+
+        return BoundForecast()
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The GPU half; it keeps no state. Raises ConfigError for a lead that no Forecast was trained for."""
+        self._require_trained()
+        from sparda_core.selectors.device.forecast import DeviceForecast
+
+        return DeviceForecast()
+
+    def _require_trained(self) -> None:
         if self.lead != 1:
             raise ConfigError(
                 f"lead={self.lead} can be predicted but not run: Forecasts are trained one layer ahead; use lead=1"
             )
-        from sparda_core.selectors.tensors.forecast import BoundForecast
-
-        return BoundForecast()

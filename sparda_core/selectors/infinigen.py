@@ -9,7 +9,7 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
-from sparda_core.selector import BoundSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
@@ -92,6 +92,12 @@ class InfiniGen(ScoringDeclaration):
             calibration_tokens=0 if self.channels is None else self.calibration_tokens,
         )  # fmt: skip
         return BoundInfiniGen(scorer)
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The GPU half, which keeps partial keys per place and layer; raises ConfigError for too many channels."""
+        from sparda_core.selectors.device.infinigen import DeviceInfiniGen
+
+        return DeviceInfiniGen(room, scoring=self.scoring, channels=self._width(room.shape))
 
     def _width(self, shape: ModelShape) -> int:
         width = shape.head_dim if self.channels is None else self.channels

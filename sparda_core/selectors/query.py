@@ -8,7 +8,7 @@ import attrs
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
-from sparda_core.selector import BoundSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import ScoringDeclaration
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
@@ -26,7 +26,7 @@ class Query(ScoringDeclaration):
     lead = 0
 
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
-        """Hq heads, two passes over the entries."""
+        """Hq heads; in decode one pass over the entries, else two."""
         from sparda_core.kernels.score_query.work import work
 
         return work(op, facts, context)
@@ -36,3 +36,9 @@ class Query(ScoringDeclaration):
         from sparda_core.selectors.tensors.query import BoundQuery
 
         return BoundQuery()
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The GPU half, which keeps room for one layer's logits."""
+        from sparda_core.selectors.device.query import DeviceQuery
+
+        return DeviceQuery(room)

@@ -9,9 +9,9 @@ from typing import ClassVar
 import attrs
 
 from sparda_core.errors import ConfigError, RecordingError
-from sparda_core.selector import BoundSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import ListingDeclaration
-from sparda_core.selectors.recording import load
+from sparda_core.selectors.recording import Recording, load
 from sparda_core.shapes import BlockSpec, ModelShape
 
 
@@ -37,6 +37,17 @@ class Replay(ListingDeclaration):
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; reads and validates the file, and raises RecordingError where it does not fit."""
+        from sparda_core.selectors.tensors.replay import BoundReplay
+
+        return BoundReplay(self._fitting(shape, spec), source=str(self.path))
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The GPU half, which keeps the whole recording on the device; raises RecordingError like `bind`."""
+        from sparda_core.selectors.device.replay import DeviceReplay
+
+        return DeviceReplay(self._fitting(room.shape, room.spec), source=str(self.path), room=room)
+
+    def _fitting(self, shape: ModelShape, spec: BlockSpec) -> Recording:
         recording = load(self.path)
         for name, recorded, wanted in (
             ("layers", recording.layers, shape.layers),
@@ -50,6 +61,4 @@ class Replay(ListingDeclaration):
                     f"{self.path}: recorded with {name}={recorded} (model {recording.model!r}), "
                     f"but this session has {name}={wanted}: record again, or choose the recording's model and spec"
                 )
-        from sparda_core.selectors.tensors.replay import BoundReplay
-
-        return BoundReplay(recording, source=str(self.path))
+        return recording

@@ -9,13 +9,10 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
-from sparda_core.selector import BoundSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import ScoringDeclaration
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
-
-#: Integer operations that hash one (position, layer, head, block): three multiplies, shifts, one xor each.
-_HASH_OPS = 8
 
 
 @attrs.frozen(kw_only=True)
@@ -38,12 +35,18 @@ class Uniform(ScoringDeclaration):
 
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """One hash and one float32 for every block of every active row and KV head."""
-        blocks = sum(context.spec.block_count(int(tokens)) for tokens in facts.lengths)
-        scores = float(blocks * facts.new_tokens * context.shape.kv_heads)
-        return Work(flops=_HASH_OPS * scores, hbm_bytes=4.0 * scores)
+        from sparda_core.kernels.score_uniform.work import work
+
+        return work(op, facts, context)
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state."""
         from sparda_core.selectors.tensors.uniform import BoundUniform
 
         return BoundUniform(kv_heads=shape.kv_heads, seed=self.seed)
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The GPU half; it keeps no state."""
+        from sparda_core.selectors.device.uniform import DeviceUniform
+
+        return DeviceUniform(seed=self.seed)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import attrs
 
-from sparda_core.selector import BoundSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import ListingDeclaration
 from sparda_core.shapes import BlockSpec, ModelShape
 
@@ -31,3 +31,9 @@ class Window(ListingDeclaration):
         from sparda_core.selectors.tensors.window import BoundWindow
 
         return BoundWindow(kv_heads=shape.kv_heads)
+
+    def bind_device(self, room: DeviceRoom) -> DeviceSelector:
+        """The GPU half; it keeps no state."""
+        from sparda_core.selectors.device.listed import DeviceWindow
+
+        return DeviceWindow()

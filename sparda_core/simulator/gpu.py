@@ -155,8 +155,11 @@ class GpuProfile(Profile):
         return self.compute.wave_share.at(tokens) / alone
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """1: what runs beside an operation takes SMs and bandwidth from it, which are resources of their own."""
-        return 1.0
+        """A kernel waits longer for its loads the more bytes copies keep in flight; a copy does not.
+
+        SMs and bandwidth are resources of their own.
+        """
+        return 1.0 if mine.copies else 1.0 + sum(other.drag for other in others)
 
     @property
     def step_s(self) -> float:

@@ -146,7 +146,8 @@ class Uva:
     Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
     n r / (1 + (n r / c) ** p) ** (1 / p), p = beside_bend.
 
-    pairs  what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
+    pairs          what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
+    drag_per_byte  what a byte in flight adds to a kernel beside, as a share of the kernel's time alone
     """
 
     ceiling_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
@@ -156,6 +157,7 @@ class Uva:
     cta_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
     beside_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
     beside_bend: Quantity = number("1", 1, 100)
+    drag_per_byte: Quantity = number("1/B", 1e-9, 1e-6, zero=True)
     pairs: PieceCurve | None = None
 
     def one_bytes_per_s(self, in_flight: float, *, repeated: bool, beside: bool) -> float:
@@ -175,13 +177,25 @@ class Uva:
         piece      bytes of a block; matters to such pairs alone
         """
         one = self.one_bytes_per_s(in_flight or self.in_flight_bytes.value, repeated=repeated, beside=beside)
-        if cluster > 1 and self.pairs is not None:
-            one = min(one, self.pairs.rate(piece) / 2)
+        one *= self._paired(one, cluster, piece)
         every, ceiling = ctas * one, self.ceiling_bytes_per_s.value
         if not beside:
             return min(every, ceiling)
         low, high, bend = min(every, ceiling), max(every, ceiling), self.beside_bend.value
         return float(low / (1 + (low / high) ** bend) ** (1 / bend))
+
+    def drag(self, ctas: int, *, in_flight: float = 0.0, cluster: int = 1, piece: float = 0.0) -> float:
+        """What the bytes that `ctas` thread blocks keep in flight add to a kernel beside them, as a share of its time.
+
+        A pair on one TPC that moves less than twice one has as many fewer of them in flight.
+        """
+        each = in_flight or self.in_flight_bytes.value
+        one = self.one_bytes_per_s(each, repeated=False, beside=False)
+        return self.drag_per_byte.value * ctas * each * self._paired(one, cluster, piece)
+
+    def _paired(self, one: float, cluster: int, piece: float) -> float:
+        """Share of its own rate `one` that a thread block keeps beside another one on its TPC."""
+        return min(1.0, self.pairs.rate(piece) / 2 / one) if cluster > 1 and self.pairs is not None else 1.0
 
     def scaled(self, by: float) -> Uva:
         """The ceiling of a link that is `by` times as fast; round trips and translations stay."""

@@ -65,7 +65,8 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
     return Price(
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
         latency_s=inner_s + _latency_s(profile, work, plan.engine), launches_s=inner_s, charges=charges, copies=True,
-        ctas=grid.ctas if grid else 0, grid=grid, copy_caps=caps, tokens=tokens, key=plan.engine if charges else "",
+        ctas=grid.ctas if grid else 0, grid=grid, copy_caps=caps, drag=_drag(profile, work) if grid else 0.0,
+        tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
         host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, plan),
     )  # fmt: skip
@@ -186,6 +187,12 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work) -> tuple[Grid, tuple[tup
 
     caps = tuple((rate(k, beside=False), rate(k, beside=True)) for k in range(1, work.sms + 1))
     return Grid(ctas=work.sms, cluster=work.cluster, whole_sm=True), caps
+
+
+def _drag(profile: GpuProfile, work: Work) -> float:
+    assert profile.uva is not None
+    piece = work.h2d_bytes / work.pieces if work.pieces else 0.0
+    return profile.uva.drag(work.sms, in_flight=work.in_flight_bytes, cluster=work.cluster, piece=piece)
 
 
 def _latency_s(profile: GpuProfile, work: Work, engine: str) -> float:

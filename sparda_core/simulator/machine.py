@@ -13,7 +13,7 @@ import attrs
 from sparda_core.errors import ProfileError
 from sparda_core.simulator.fairshare import Demand, demand
 from sparda_core.simulator.fluid import Rates, ceil_ns
-from sparda_core.simulator.profile import Price, Profile
+from sparda_core.simulator.profile import LINK, Price, Profile
 from sparda_core.simulator.sms import Seat, SmPool, waves_alone
 
 if TYPE_CHECKING:
@@ -244,8 +244,9 @@ class Machine:
         running = [(*self._by_part[number >> FLOW_BITS], number & _ALL_FLOWS) for number in situation if number >= 0]
         live: list[list[int]] = []
         for at, (cost, placed, lag, mask) in enumerate(running):
-            others = tuple(other[0] for number, other in enumerate(running) if number != at)
-            factor = self.slowdown(cost, others) * lag
+            others = tuple(o[0] for number, o in enumerate(running) if number != at and o[0].replica == cost.replica)
+            # Each adds its share of the time alone: a longer first wave does not lengthen the second.
+            factor = self.slowdown(cost, others) + lag - 1
             kinds = self.kinds(cost, factor, placed, beside_compute=bool(work >> cost.replica & 1))
             live.append([kind for bit, kind in enumerate(kinds) if mask >> bit & 1])
         rates = self.rates.of(tuple(sorted(kind for kinds in live for kind in kinds)))
@@ -305,11 +306,15 @@ class Machine:
         return 1 + (seat.waves - cost.waves_alone) * cost.price.wave_share
 
     def kinds(self, cost: Cost, factor: float, placed: int, *, beside_compute: bool) -> Kinds:
-        """Kinds of its flows, slowed by `factor`, with `placed` thread blocks of a copy kernel on SMs."""
+        """Kinds of its flows, slowed by `factor`, with `placed` thread blocks of a copy kernel on SMs.
+
+        A kernel that takes longer for want of SMs leaves no more FLOPs and device memory to others: its bytes come
+        as fast as ever, and then it waits. What it moves over the link takes of that what its bytes take.
+        """
         if not cost.caps:
             kinds = self._capped.get((cost.number, factor))
             if kinds is None:
-                kinds = tuple(self.rates.kind(Demand(d.uses, d.cap / factor)) for d in cost.demands)
+                kinds = tuple(self.rates.kind(_slower(cost, bit, factor)) for bit in range(len(cost.demands)))
                 self._capped[cost.number, factor] = kinds
             return kinds
         at = (cost.number, placed, beside_compute, factor)
@@ -318,3 +323,9 @@ class Machine:
             cap = cost.caps[placed - 1][beside_compute]
             kinds = self._placed[at] = tuple(self.rates.kind(Demand(d.uses, cap / factor)) for d in cost.demands)
         return kinds
+
+
+def _slower(cost: Cost, bit: int, factor: float) -> Demand:
+    own = cost.demands[bit]
+    by = factor if cost.grid is not None and cost.labels[bit] != LINK else 1.0
+    return Demand(tuple((name, amount * by) for name, amount in own.uses), own.cap / factor)

@@ -6,15 +6,11 @@ import attrs
 
 from sparda_core.errors import CapacityError
 from sparda_core.facts import StepFacts
+from sparda_core.footprint import SCALE_BYTES, entry_bytes, slot_count, store_blocks, weight_bytes
 from sparda_core.plan import Kind, StepPlan
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Profile
 from sparda_core.work import WorkContext
-
-#: Blocks of one page of the host store: it grows by pages.
-PAGE_BLOCKS = 64
-#: A block whose host copy is narrower than the device's has one float32 scale for its keys and one for its values.
-SCALE_BYTES = 8
 
 
 @attrs.frozen(kw_only=True)
@@ -23,7 +19,7 @@ class MemoryNeed:
 
     weights   all projections, embeddings, and the Forecast's where the model has one
     entries   compressed keys of every layer
-    resident  blocks of the layers that stay on the device
+    resident  pages of the layers that stay on the device
     pools     slots of the offloaded layers
     staging   two layers' earlier blocks, while a prefill chunk runs
     scales    of blocks whose host copy is narrower than the device's; they lie on the device
@@ -52,23 +48,19 @@ def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile:
     offloaded = shape.layers - plan.resident_layers
     lengths = [int(n) for n in facts.lengths[facts.active]]
     blocks = sum(map(spec.block_count, lengths))
-    pages = sum(-(-spec.block_count(n) // PAGE_BLOCKS) for n in lengths)
-    # One Forecast a layer, and the first layer's own beside it.
-    forecasts = (shape.layers + 1) * shape.forecast_weights if context.forecast else 0
+    resident, kept = (store_blocks(shape, spec, lengths, layers) for layers in (plan.resident_layers, offloaded))
     staged = 2 * blocks if offloaded and any(op.kind == Kind.STAGE for op in plan.ops) else 0
     gpus = profile.gpus if isinstance(profile, GpuProfile) else 1
-    scaled = offloaded * blocks if context.host_kv_bytes < context.kv_bytes else 0
     return MemoryNeed(
-        weights=(shape.weights + forecasts) * context.weight_bytes,
-        entries=sum(map(spec.entry_count, lengths))
-        * shape.layers * shape.kv_heads * shape.head_dim * context.entry_bytes,
-        resident=plan.resident_layers * shape.kv_heads * blocks * context.block_bytes,
-        pools=offloaded * len(lengths) * shape.kv_heads * facts.slots * context.block_bytes,
+        weights=weight_bytes(shape, forecast=context.forecast, width=context.weight_bytes),
+        entries=entry_bytes(shape, spec, lengths, context.entry_bytes),
+        resident=resident * context.block_bytes,
+        pools=slot_count(shape, len(lengths), offloaded, facts.slots) * context.block_bytes,
         staging=shape.kv_heads * staged * context.block_bytes,
-        scales=shape.kv_heads * scaled * SCALE_BYTES,
+        scales=kept * SCALE_BYTES if context.host_kv_bytes < context.kv_bytes else 0,
         reserved=profile.reserved_bytes,
-        host=gpus * offloaded * shape.kv_heads * pages * PAGE_BLOCKS * context.host_block_bytes,
-    )  # fmt: skip
+        host=gpus * kept * context.host_block_bytes,
+    )
 
 
 def shortage(need: MemoryNeed, profile: Profile) -> CapacityError | None:

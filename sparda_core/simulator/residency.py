@@ -8,24 +8,33 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.errors import ConfigError
+from sparda_core.policy import LAST_SELECTION, LRU, check_policy
 from sparda_core.shapes import BlockSpec, check_integer
 
 Ints = npt.NDArray[np.int64]
 
-#: Which blocks stay when a selection changes; the words of the runtimes' `policy`.
-POLICIES = ("last-selection", "lru")
+#: Policies that a sequence of selections alone can be played under. SCORE is none: it follows a model's scores.
+POLICIES = (LAST_SELECTION, LRU)
 #: Below every tick: empty slots are filled first.
 _EMPTY = 2**40
 
 
 def check_pool(*, slots: int, policy: str, spec: BlockSpec) -> None:
-    """Raise ConfigError for fewer slots than selected blocks, UnknownNameError for a policy that nobody knows."""
+    """Raise ConfigError where selections cannot be played through these slots, UnknownNameError for another policy.
+
+    That is fewer slots than selected blocks, and "score".
+    """
     check_integer("slots", slots, 0)
     if slots < spec.budget:
         raise ConfigError(f"slots={slots} must be >= budget={spec.budget}: every selected block needs a slot")
+    check_policy(policy)
     if policy not in POLICIES:
-        raise UnknownNameError(what="policy", name=policy, known=POLICIES)
+        raise ConfigError(
+            f"policy={policy!r} follows the scores of a running model, and neither a locality nor a recording of "
+            "selections holds scores: predict from facts that a session recorded under this policy "
+            f"(`Combination.predict(..., facts=...)`), or use {' or '.join(map(repr, POLICIES))}"
+        )
 
 
 class Pools:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import itertools
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -159,8 +160,11 @@ def _ray(_jobs: int, address: str | None) -> Iterator[Pool]:
     from ray.util.joblib import register_ray
 
     try:
-        ray.init(address=address or "auto", log_to_driver=False)
-    except (OSError, RuntimeError, ValueError) as wrong:  # ConnectionError is an OSError
+        # Ray asks an address where nobody listens for minutes, and writes about it.
+        with contextlib.closing(_listener(address)):
+            pass
+        ray.init(address=address or "auto", log_to_driver=False, logging_level="error")
+    except (ImportError, OSError, RuntimeError, ValueError) as wrong:  # ConnectionError is an OSError
         raise ConfigError(f"no Ray cluster at address={address or 'auto'!r} ({wrong}); is it running?") from wrong
     try:
         register_ray()
@@ -168,6 +172,17 @@ def _ray(_jobs: int, address: str | None) -> Iterator[Pool]:
             yield pool
     finally:
         ray.shutdown()
+
+
+def _listener(address: str | None) -> socket.socket:
+    """A connection to host:port or ray://host:port; one to nobody where an address is of another kind.
+
+    Raises OSError where nobody listens.
+    """
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not (host and port.isdecimal()):
+        return socket.socket()
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE_S)
 
 
 def _threads(jobs: int, _address: str | None) -> contextlib.AbstractContextManager[Pool]:

@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ConfigError, SpardaError, UnknownNameError
+from sparda_core.policy import POLICIES
 from sparda_core.simulator.cpu import CpuProfile
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.residency import POLICIES
 from sparda_core.whatif.axes import MOST_POINTS, checked, knob_named, without_repeats
 from sparda_core.whatif.point import locality_of
 from sparda_core.whatif.scenario import Scenario

@@ -119,7 +119,7 @@ class Scenario:
     slot_factor: float | None = knob(
         None, float, "the same, in multiples of the budget", metavar="TIMES", least=1, most=1e6
     )
-    policy: str = knob("last-selection", str, "what a full pool keeps: last-selection, lru", metavar="NAME")
+    policy: str = knob("last-selection", str, "what a full pool keeps: last-selection, lru, score", metavar="NAME")
 
     engine: str | None = knob(
         None, str, "uva, copy-engine or cpu-gather on a GPU, thread on a CPU (default: the first of these)",

@@ -92,7 +92,11 @@ def _rows(grid: Grid, first: Row, points: Sequence[int], pool: Pool, report: Rep
     done = 0
     for rows in pool(functools.partial(evaluate, grid), chunks):
         for row in rows:
-            assert row.point != first.point or row == first, "a point was computed twice, with two results"
+            if row.point == first.point and row != first:
+                raise ConfigError(
+                    f"point {row.point} comes out otherwise where the workers are than here: they must have the same "
+                    "version of this package, and the same profiles and localities"
+                )
             yield row
         done += len(rows)
         if report is not None:

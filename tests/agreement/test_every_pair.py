@@ -19,6 +19,10 @@ from tests.agreement.worlds import MODEL, SHAPE, SPEC, TOKENS, pair
 PROMPT, STEPS = 90, 40
 #: Pairs that are refused on purpose.
 CANNOT = {("query", "offload-prefetch"), ("oracle", "offload-prefetch")}
+#: Few slots, so that victims are needed.
+SCORED: dict[str, object] = {"policy": "score", "slots": 7}
+#: Selectors that give blocks no scores.
+UNSCORED = ("dense", "replay", "window")
 Outcome = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
@@ -61,7 +65,9 @@ def resident(recording: Path) -> dict[str, Outcome]:
     return {name: run(pair(name, "resident", recording=recording)) for name in SELECTORS.names()}
 
 
-@pytest.mark.parametrize("options", [{}, {"policy": "lru", "slots": 41}], ids=["last-selection", "lru"])
+@pytest.mark.parametrize(
+    "options", [{}, {"policy": "lru", "slots": 41}, SCORED], ids=["last-selection", "lru", "score"]
+)
 @pytest.mark.parametrize("runtime", ["offload-sync", "offload-prefetch"])
 @pytest.mark.parametrize("selector", SELECTORS.names())
 def test_a_runtime_agrees_with_resident(
@@ -70,6 +76,10 @@ def test_a_runtime_agrees_with_resident(
     if (selector, runtime) in CANNOT:
         with pytest.raises(CombinationError, match="nearest workable choice"):
             pair(selector, runtime)
+        return
+    if options is SCORED and selector in UNSCORED:
+        with pytest.raises(CombinationError, match=r"makes no scores; nearest workable choice: .* policy='lru'"):
+            pair(selector, runtime, recording=recording, runtime_options={**options, "slots": 41})
         return
     logits, chosen = run(pair(selector, runtime, recording=recording, runtime_options=options))
     for got, want in zip(chosen, resident[selector][1], strict=True):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparda_core.errors import ConfigError, UnknownNameError
-from sparda_core.runtimes.slot_pool import POLICIES as POOL_POLICIES
+from sparda_core.policy import POLICIES as ALL_POLICIES
 from sparda_core.runtimes.slot_pool import SlotPool
 from sparda_core.shapes import BlockSpec
 from sparda_core.simulator.residency import POLICIES, Pools, check_pool
@@ -39,8 +39,10 @@ def make_pool(slots: int, policy: str) -> SlotPool:
     return pool
 
 
-def test_the_policies_are_those_of_the_runtimes() -> None:
-    assert POLICIES == POOL_POLICIES
+def test_every_policy_of_the_runtimes_can_be_played_but_the_one_that_needs_scores() -> None:
+    assert set(ALL_POLICIES) - set(POLICIES) == {"score"}
+    with pytest.raises(ConfigError, match=r"neither a locality nor a recording .* holds scores: predict from facts"):
+        check_pool(slots=16, policy="score", spec=BlockSpec(budget=16))
 
 
 @settings(deadline=None, max_examples=60)

@@ -149,9 +149,9 @@ def test_the_host_can_be_too_small_too() -> None:
 def test_memory_is_counted_as_laid_out() -> None:
     need = memory_need(pipeline(3, early=True), facts(rows=2, length=100, slots=9), CONTEXT, gpu())
     block = 2 * 16 * 4 * 2  # K and V of 16 tokens, 4 values of 2 bytes
-    assert need.resident == 1 * 2 * (2 * 7) * block  # 7 blocks of 100 tokens a row, 2 KV heads
+    assert need.resident == 1 * 2 * (2 * 16) * block  # 7 blocks of 100 tokens a row lie in one page of 16, 2 KV heads
     assert need.pools == 2 * 2 * 2 * 9 * block  # 2 layers, 2 rows, 2 KV heads
-    assert need.host == 2 * 2 * 2 * 64 * block  # one page of 64 blocks for each
+    assert need.host == 2 * 2 * 2 * 16 * block  # one page of 16 blocks for each
     assert need.entries == 3 * 2 * 2 * 24 * 4 * 2  # (100 - 8) // 4 + 1 entries a row
     assert need.weights == CONTEXT.shape.weights * 2
     assert need.staging == 0

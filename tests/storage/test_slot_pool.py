@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sparda_core.errors import CapacityError, ConfigError, RowError
 from sparda_core.kernels.diff import cpu, reference
 from sparda_core.kernels.diff.result import Diff, Slots
+from sparda_core.policy import POLICIES
 from sparda_core.runtimes.slot_pool import SlotPool
 
 HEADS, BLOCK, DIM = 2, 4, 2
@@ -201,19 +202,27 @@ def diff_inputs(draw: st.DrawFn) -> tuple[Slots, npt.NDArray[np.int64], npt.NDAr
     return Slots(held=held, used=used, unread=unread), order, selection, rng.integers(-1, blocks, batch)
 
 
+def scores_of(seed: int, batch: int, heads: int) -> npt.NDArray[np.float32]:
+    """Scores of the first blocks, with ties and every special value."""
+    rng = np.random.default_rng(seed)
+    values = np.array([-np.inf, -1.0, -0.0, 0.0, 2.5, np.inf, np.nan], np.float32)
+    return rng.choice(values, (batch, heads, int(rng.integers(0, 14))))
+
+
 def copied(slots: Slots) -> Slots:
     return attrs.evolve(slots, **{f.name: getattr(slots, f.name).copy() for f in attrs.fields(Slots)})
 
 
 @settings(max_examples=200, deadline=None)
-@given(inputs=diff_inputs(), lru=st.booleans())
+@given(inputs=diff_inputs(), policy=st.sampled_from(POLICIES), seed=st.integers(0, 2**31))
 def test_the_compiled_diff_equals_the_reference_in_every_array_and_table(
-    *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], lru: bool
+    *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], policy: str, seed: int
 ) -> None:
     slots, places, selection, opened = inputs
+    scores = scores_of(seed, *selection.shape[:2])
     fast, plain = copied(slots), copied(slots)
-    got = cpu.diff_slots(fast, places, selection, opened, tick=9, lru=lru)
-    want = reference.diff_slots(plain, places, selection, opened, tick=9, lru=lru)
+    got = cpu.diff_slots(fast, places, selection, opened, tick=9, policy=policy, scores=scores)
+    want = reference.diff_slots(plain, places, selection, opened, tick=9, policy=policy, scores=scores)
     for name, array in want.fields().items():
         np.testing.assert_array_equal(getattr(got, name), array, err_msg=name)
         assert getattr(got, name).dtype == np.int64, name
@@ -224,13 +233,14 @@ def test_the_compiled_diff_equals_the_reference_in_every_array_and_table(
 
 
 @settings(max_examples=100, deadline=None)
-@given(inputs=diff_inputs(), lru=st.booleans())
+@given(inputs=diff_inputs(), policy=st.sampled_from(POLICIES), seed=st.integers(0, 2**31))
 def test_hits_and_misses_add_up_to_the_selection_and_no_slot_is_given_twice(
-    *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], lru: bool
+    *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], policy: str, seed: int
 ) -> None:
     slots, places, selection, opened = inputs
+    scores = scores_of(seed, *selection.shape[:2])
     before = copied(slots)
-    diff = cpu.diff_slots(slots, places, selection, opened, tick=9, lru=lru)
+    diff = cpu.diff_slots(slots, places, selection, opened, tick=9, policy=policy, scores=scores)
     chosen = diff.physical[diff.physical >= 0]
     assert len(set(chosen.tolist())) == chosen.size == (selection >= 0).sum()
     np.testing.assert_array_equal(slots.held.reshape(-1)[chosen], selection[selection >= 0])
@@ -251,6 +261,24 @@ def test_last_selection_keeps_nothing_but_the_selection_however_many_slots_there
     one_step(pool, [0, 1, 2], tick=1)
     one_step(pool, [0, 3], tick=2)
     assert one_step(pool, [0, 1], tick=3).misses.tolist() == [[1] * HEADS]
+
+
+def test_score_drops_the_block_that_ranks_last_now_and_ties_go_to_the_lower_slot() -> None:
+    pool = make_pool(4, "score")
+    pool.add(1)
+    ranks = np.tile([5.0, 1.0, np.nan, 1.0, 9.0, 0.0], (1, HEADS, 1))
+
+    def step(blocks: list[int], tick: int) -> list[int]:
+        pool.diff((1,), selection_of([blocks] * HEADS, width=len(blocks)), np.array([NONE]), tick, ranks)
+        return [int(block) for block in pool.resident(1)[0]]
+
+    assert step([0, 1, 3], tick=1) == [0, 1, 3, NONE]
+    assert step([6], tick=2) == [0, 1, 3, 6], "an empty slot first"
+    assert step([4], tick=3) == [0, 1, 3, 4], "a block without a score next, although it was selected last"
+    assert step([2], tick=4) == [0, 2, 3, 4], "of equal scores the lower slot"
+    assert step([1, 5], tick=5) == [0, 1, 5, 4]
+    with pytest.raises(ConfigError, match="needs the scores"):
+        one_step(pool, [0], tick=6)
 
 
 def test_lru_drops_the_least_recently_selected_block_and_ties_go_to_the_lower_slot() -> None:

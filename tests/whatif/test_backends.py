@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import socket
 import sys
 import types
 from pathlib import Path
@@ -87,9 +88,14 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     return stub
 
 
-def test_a_ray_cluster_is_joined_registered_and_left(ray: Ray, alone: dict[str, bytes], tmp_path: Path) -> None:
-    assert written(tmp_path, "ray", address="ray://head:10001") == alone
-    assert ray.told == [{"address": "ray://head:10001", "log_to_driver": False}, "shutdown"]
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_ray_cluster_is_joined_registered_and_left(
+    scheme: str, ray: Ray, alone: dict[str, bytes], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"{scheme}127.0.0.1:{head.getsockname()[1]}"
+        assert written(tmp_path, "ray", address=address) == alone
+    assert ray.told == [{"address": address, "log_to_driver": False, "logging_level": "error"}, "shutdown"]
 
 
 def test_the_ray_cluster_of_this_machine_is_the_usual_one(ray: Ray) -> None:
@@ -102,6 +108,16 @@ def test_nobody_at_the_address_is_one_clear_error(ray: Ray) -> None:
     ray.refusal = ConnectionError("nobody")
     with pytest.raises(ConfigError, match="no Ray cluster at address='auto'"), open_pool("ray"):
         raise AssertionError
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_ray_is_not_asked_where_nobody_listens(scheme: str, ray: Ray) -> None:
+    """It would ask again and again, for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as was_there:
+        address = f"{scheme}127.0.0.1:{was_there.getsockname()[1]}"
+    with pytest.raises(ConfigError, match=f"no Ray cluster at address='{address}'"), open_pool("ray", address=address):
+        raise AssertionError
+    assert ray.told == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="distributed (dask) is not installed")

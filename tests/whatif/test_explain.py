@@ -46,7 +46,7 @@ def test_an_integer_is_turned_to_its_neighbours() -> None:
 
 def test_a_knob_at_its_end_is_turned_one_way() -> None:
     """No link of the generation is faster, and there is no batch of 0."""
-    start = MOVING.turned(batch=1, link_gb_s=60.2)
+    start = MOVING.turned(batch=1, churn=0.3, link_gb_s=60.2)
     got = {slope.knob: slope.slope for slope in slopes_of(start)}
     assert got["link_gb_s"] > 0
     assert got["batch"] > 0

@@ -87,6 +87,15 @@ def test_a_time_that_is_no_number_is_a_defect(monkeypatch: pytest.MonkeyPatch) -
         evaluate(GRID, [0])
 
 
+def test_workers_with_another_version_are_refused(asked: list[Scenario]) -> None:
+    def elsewhere(function: Any, tasks: Any) -> Iterator[Any]:
+        for rows in map(function, tasks):
+            yield tuple(attrs.evolve(row, step_s=2 * (row.step_s or 1)) for row in rows)
+
+    with pytest.raises(ConfigError, match=r"point \d+ comes out otherwise.*same version of this package"):
+        run_grid(GRID, pool=elsewhere)
+
+
 def test_progress_ends_at_the_number_of_points(asked: list[Scenario]) -> None:
     seen: list[tuple[str, int, int]] = []
     run_grid(GRID, report=lambda *what: seen.append(what))

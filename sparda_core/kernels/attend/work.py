@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from sparda_core.facts import StepFacts
+from sparda_core.kernels.attend.splitting import CTAS_PER_SM, cut_lists
 from sparda_core.kernels.attend_dense.work import work as dense_work
 from sparda_core.kernels.counts import new_token_count, query_positions
 from sparda_core.plan import Op
 from sparda_core.work import Work, WorkContext
+
+_SMS = 132
 
 
 def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
@@ -20,11 +23,27 @@ def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     selected = float(facts.selected[op.layer].sum())
     if facts.new_tokens > 1 and not selected:
         return dense_work(op, facts, context)
+    ctas, launches = grid_of(facts, context, int(facts.selected[op.layer].max()))
     unseen = (spec.block - 1 - query_positions(facts) % spec.block).sum()
     tokens = selected * spec.block - float(unseen) * shape.kv_heads if selected else 0.0
     moved = 2.0 * new_token_count(facts) * shape.q_heads * shape.head_dim
     return Work(
         flops=4.0 * tokens * shape.group * shape.head_dim,
         hbm_bytes=2.0 * tokens * shape.head_dim * context.kv_bytes + moved * context.activation_bytes,
-        ctas=new_token_count(facts) * shape.kv_heads,
-    )
+        ctas=ctas, ctas_per_sm=CTAS_PER_SM if facts.new_tokens == 1 else 1, launches=launches,
+    )  # fmt: skip
+
+
+def grid_of(facts: StepFacts, context: WorkContext, blocks: int) -> tuple[int, int]:
+    """(thread blocks, launches) for lists of up to `blocks` blocks. In decode each list is cut into pieces.
+
+    The device is taken to have 132 multiprocessors: a work knows none. In a prefill a query's list is whole.
+    """
+    pairs = new_token_count(facts) * context.shape.kv_heads
+    if facts.new_tokens > 1 or not pairs:
+        return pairs, 1
+    cut = cut_lists(
+        pairs, blocks, block=context.spec.block, head_dim=context.shape.head_dim, value_bytes=context.kv_bytes,
+        sms=_SMS,
+    )  # fmt: skip
+    return pairs * cut.splits, cut.launches

@@ -6,25 +6,36 @@ import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import CapacityError, ConfigError
-from sparda_core.kernels.diff.result import Diff, IntArray, Slots
+from sparda_core.kernels.diff.result import Diff, FloatArray, IntArray, Slots
 from sparda_core.kernels.jit import kernel
+from sparda_core.policy import LAST_SELECTION, SCORE
 
 _UNORDERED, _TOO_MANY = -1, -2
 
+#: Scores of the policies that look at none.
+_NO_SCORES = np.empty((0, 0, 0))
+
 
 def diff_slots(
-    slots: Slots, places: IntArray, selection: npt.NDArray[np.int32], opened: IntArray, *, tick: int, lru: bool
-) -> Diff:
+    slots: Slots, places: IntArray, selection: npt.NDArray[np.int32], opened: IntArray, *, tick: int, policy: str,
+    scores: FloatArray | None = None,
+) -> Diff:  # fmt: skip
     """The same as `reference.diff_slots`, and it checks the selection before it changes anything.
 
     Raises ConfigError where a selection is not ascending with -1 last, CapacityError where it has more
-    blocks than there are slots.
+    blocks than there are slots; ConfigError where policy "score" is given no scores.
     """
+    if policy == SCORE and scores is None:
+        raise ConfigError("policy='score' needs the scores of the selection; other policies need none")
+    ranks = _NO_SCORES if policy != SCORE else np.ascontiguousarray(scores, np.float64)
     shape = selection.shape
     physical = np.empty(shape, np.int64)
     missing = np.empty((4, selection.size), np.int64)
     counts = np.zeros((3, *shape[:2]), np.int64)
-    n = _diff(slots.held, slots.used, slots.unread, places, selection, opened, tick, lru, physical, missing, counts)
+    n = _diff(
+        slots.held, slots.used, slots.unread, places, selection, opened, ranks, tick, policy == LAST_SELECTION,
+        policy == SCORE, physical, missing, counts,
+    )  # fmt: skip
     if n < 0:
         _refuse(n, selection, slots.held.shape[2])
     rows, heads, blocks, targets = missing[:, :n]
@@ -63,16 +74,20 @@ def _check(selection: npt.NDArray[np.int32], slots: int) -> int:  # pragma: no c
 @kernel
 def _diff(  # noqa: C901, PLR0913, PLR0917 - a compiled loop with flat arguments
     held: IntArray, used: IntArray, unread: npt.NDArray[np.bool_], places: IntArray,
-    selection: npt.NDArray[np.int32], opened: IntArray, tick: int, lru: bool,  # noqa: FBT001
-    physical: IntArray, missing: IntArray, counts: IntArray,
+    selection: npt.NDArray[np.int32], opened: IntArray, scores: npt.NDArray[np.float64], tick: int,
+    drops: bool, ranked: bool, physical: IntArray, missing: IntArray, counts: IntArray,  # noqa: FBT001
 ) -> int:  # pragma: no cover - compiled  # fmt: skip
-    """Fill physical, missing [4, n] and counts [3, B, Hk]; number of misses, or a negative code."""
+    """Fill physical, missing [4, n] and counts [3, B, Hk]; number of misses, or a negative code.
+
+    drops   whether blocks outside the selection go at once
+    ranked  whether victims go by `scores`, not by `used`
+    """
     batch, heads, width = selection.shape
     slots = held.shape[2]
     code = _check(selection, slots)
     if code < 0:
         return code
-    kept = np.empty(slots, np.bool_)
+    kept, score = np.empty(slots, np.bool_), np.empty(slots)
     n = 0
     for b in range(batch):
         for h in range(heads):
@@ -85,15 +100,17 @@ def _diff(  # noqa: C901, PLR0913, PLR0917 - a compiled loop with flat arguments
             if chosen == 0:
                 continue
             wanted = selection[b, h, :chosen]
-            dropped = _keep(held[place], used[place], unread[place], wanted, tick, lru, kept, physical[b, h], base)
+            dropped = _keep(held[place], used[place], unread[place], wanted, tick, drops, kept, physical[b, h], base)
             counts[2, b, h] = dropped
+            if ranked:
+                _score_slots(held[place], scores[b, h], score)
             for w in range(chosen):
                 own = wanted[w] == opened[b]
                 if own:
                     counts[1, b, h] = 1
                 if physical[b, h, w] >= 0:
                     continue
-                slot = _victim(held[place], used[place], kept)
+                slot = _victim(held[place], used[place], score, kept, ranked)
                 if unread[place][slot]:
                     counts[2, b, h] += 1
                 held[place][slot], used[place][slot], unread[place][slot] = wanted[w], tick, not own
@@ -109,9 +126,9 @@ def _diff(  # noqa: C901, PLR0913, PLR0917 - a compiled loop with flat arguments
 @kernel
 def _keep(  # noqa: PLR0913, PLR0917 - see _diff
     held: IntArray, used: IntArray, unread: npt.NDArray[np.bool_], wanted: npt.NDArray[np.int32],
-    tick: int, lru: bool, kept: npt.NDArray[np.bool_], physical: IntArray, base: int,  # noqa: FBT001
+    tick: int, drops: bool, kept: npt.NDArray[np.bool_], physical: IntArray, base: int,  # noqa: FBT001
 ) -> int:  # pragma: no cover - compiled  # fmt: skip
-    """Find the wanted blocks that have a slot; under last-selection empty the others. Blocks dropped unread."""
+    """Find the wanted blocks that have a slot; where others are dropped, empty theirs. Blocks dropped unread."""
     wasted = 0
     for s in range(held.size):
         kept[s] = False
@@ -123,19 +140,34 @@ def _keep(  # noqa: PLR0913, PLR0917 - see _diff
             kept[s] = True
             used[s] = tick
             physical[w] = base + s
-        elif not lru:
+        elif drops:
             wasted += unread[s]
             held[s], unread[s] = -1, False
     return wasted
 
 
 @kernel
-def _victim(held: IntArray, used: IntArray, kept: npt.NDArray[np.bool_]) -> int:  # pragma: no cover - compiled
-    """The lowest empty slot, else the least recently selected one that is not kept; ties to the lower slot."""
+def _score_slots(
+    held: IntArray, scores: npt.NDArray[np.float64], out: npt.NDArray[np.float64]
+) -> None:  # pragma: no cover - compiled
+    for s in range(held.size):
+        out[s] = scores[held[s]] if 0 <= held[s] < scores.size else -np.inf
+        if np.isnan(out[s]):
+            out[s] = -np.inf
+
+
+@kernel
+def _victim(
+    held: IntArray, used: IntArray, score: npt.NDArray[np.float64], kept: npt.NDArray[np.bool_],
+    ranked: bool,  # noqa: FBT001
+) -> int:  # pragma: no cover - compiled  # fmt: skip
+    """The lowest empty slot, else the first to go of those that are not kept; ties to the lower slot."""
     best = -1
     for s in range(held.size):
         if held[s] < 0:
             return s
-        if not kept[s] and (best < 0 or used[s] < used[best]):
+        if kept[s]:
+            continue
+        if best < 0 or (score[s] < score[best] if ranked else used[s] < used[best]):
             best = s
     return best

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sparda_core.kernels.diff.result import Diff, IntArray, Slots
+from sparda_core.kernels.diff.result import Diff, FloatArray, IntArray, Slots
+from sparda_core.policy import LAST_SELECTION, SCORE
 
 
 def diff_slots(
-    slots: Slots, places: IntArray, selection: npt.NDArray[np.int32], opened: IntArray, *, tick: int, lru: bool
-) -> Diff:
+    slots: Slots, places: IntArray, selection: npt.NDArray[np.int32], opened: IntArray, *, tick: int, policy: str,
+    scores: FloatArray | None = None,
+) -> Diff:  # fmt: skip
     """Give every selected block a slot, and list the blocks that must be transferred. Changes `slots`.
 
     places     int64 [B], place in `slots` of each batch row; no place twice
     selection  int32 [B, Hk, W], logical ids, ascending, -1 last, no repeats, at most S of them
     opened     int64 [B], the block that this step's own token opens; -1 for none
     tick       time of this selection; later selections have larger ticks
-    lru        False: "last-selection", every block outside the selection is dropped first.
-               True: the least recently selected block goes, ties to the lower slot, when a slot is needed
+    policy     "last-selection": every block outside the selection is dropped first.
+               When a slot is needed, the block goes that "lru": was selected least recently,
+               "score": has the lowest score; ties to the lower slot
+    scores     float [B, Hk, M] that led to the selection, for "score"; NaN and blocks at or beyond M rank as -inf
 
     A (row, head) that selects nothing sits the step out: its slots stay as they are.
     Misses take empty slots first, the lowest first; no slot of the current selection is ever a victim.
@@ -33,13 +38,13 @@ def diff_slots(
         for h in range(heads):
             wanted = [block for block in selection[b, h].tolist() if block >= 0]
             if wanted:
-                one = _Head(slots, int(places[b]), h)
-                if not lru:
-                    one.drop_others(wanted)
+                one = _Head(slots, int(places[b]), h, policy, scores[b, h] if scores is not None else np.empty(0))
+                if policy == LAST_SELECTION:
+                    one.drop_others(set(wanted))
                 for w, block in enumerate(wanted):
                     slot = one.find(block)
                     if slot < 0:
-                        slot = one.victim(wanted)
+                        slot = one.victim(set(wanted))
                         one.fill(slot, block, transferred=block != opened[b])
                         if block != opened[b]:
                             missing.append((b, h, block, one.base + slot))
@@ -58,7 +63,8 @@ def diff_slots(
 class _Head:
     """Slots of one (row, KV head)."""
 
-    def __init__(self, slots: Slots, place: int, head: int) -> None:
+    def __init__(self, slots: Slots, place: int, head: int, policy: str, scores: FloatArray) -> None:
+        self.policy, self.scores = policy, scores
         self.at = (place, head)
         self.held, self.used, self.unread = slots.held[self.at], slots.used[self.at], slots.unread[self.at]
         self.base = (place * slots.held.shape[1] + head) * slots.held.shape[2]
@@ -71,18 +77,24 @@ class _Head:
         self.wasted += bool(self.unread[slot])
         self.held[slot], self.unread[slot] = -1, False
 
-    def drop_others(self, wanted: list[int]) -> None:
+    def drop_others(self, wanted: set[int]) -> None:
         for slot, held in enumerate(self.held.tolist()):
             if held not in wanted:
                 self.empty(slot)
 
-    def victim(self, wanted: list[int]) -> int:
-        """An empty slot, else the least recently selected block outside `wanted`; ties to the lower slot."""
+    def victim(self, wanted: set[int]) -> int:
+        """An empty slot, else that of the block outside `wanted` which the policy lets go; ties to the lower slot."""
 
         def rank(slot: int) -> tuple[Any, ...]:
-            return (self.held[slot] >= 0, self.used[slot] if self.held[slot] >= 0 else 0, slot)
+            if self.held[slot] < 0:
+                return (False, 0, slot)
+            return (True, self.score(self.held[slot]) if self.policy == SCORE else self.used[slot], slot)
 
         return min((slot for slot, held in enumerate(self.held.tolist()) if held not in wanted), key=rank)
+
+    def score(self, block: int) -> float:
+        score = float(self.scores[block]) if block < self.scores.size else -math.inf
+        return -math.inf if math.isnan(score) else score
 
     def fill(self, slot: int, block: int, *, transferred: bool) -> None:
         self.empty(slot)

@@ -16,7 +16,7 @@ class BoundInfiniGen(ScoredSelector):
     """Makes the proxy query and hands it to a scorer; falls to the own query in prefill and in the first layers."""
 
     def __init__(self, scorer: ProxyScorer) -> None:
-        self._scorer = scorer
+        self.scorer = scorer
 
     def run(self, kind: str, view: LayerView) -> None:
         """`proxy` leaves the proxy query in view.scratch; the rest as every scored method."""
@@ -29,20 +29,20 @@ class BoundInfiniGen(ScoredSelector):
         """[B, Hk, T, M] from the proxy query, or from the own query where the layer selects for itself."""
         if view.source == view.layer:
             return query_block_scores(own_query(view), view.entries, view.positions, view.spec)
-        return self._scorer.block_scores(view.scratch[PROXY], view)
+        return self.scorer.block_scores(view.scratch[PROXY], view)
 
     def observe(self, view: LayerView, key: torch.Tensor) -> None:
         """Let the scorer see the new tokens of view.layer."""
-        self._scorer.observe(view, key)
+        self.scorer.observe(view, key)
 
     def row_forked(self, source: int, copy: int) -> None:
         """What is known of the source is known of the copy."""
-        self._scorer.row_forked(source, copy)
+        self.scorer.row_forked(source, copy)
 
     def row_cropped(self, row: int, tokens: int) -> None:
         """Forget what came after the first `tokens` tokens."""
-        self._scorer.row_cropped(row, tokens)
+        self.scorer.row_cropped(row, tokens)
 
     def row_retired(self, row: int) -> None:
         """Forget the row."""
-        self._scorer.row_retired(row)
+        self.scorer.row_retired(row)

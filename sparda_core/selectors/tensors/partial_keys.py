@@ -89,6 +89,21 @@ class TokenScorer(ProxyScorer):
         scale = float(self._channels) ** -0.5
         return proxy_block_scores(skewed, partial, counts, view.positions, view.spec, scale)
 
+    def projection_of(self, row: int, layer: int, tokens: int, *, like: torch.Tensor) -> torch.Tensor:
+        """[Hk, D, w] of a row whose first `tokens` tokens were observed, calibrated now where that is due.
+
+        `like` [Hk, n, D] gives sizes where there was no prompt. Raises PlanError where other tokens were observed.
+        """
+        state = self._of(row, layer)
+        if state.seen != tokens:
+            raise PlanError(
+                f"selector 'infinigen' was shown {state.seen} of the {tokens} tokens of row {row} in layer {layer}: "
+                "a row must be filled in a session of this selector, or forked from one that was"
+            )
+        if state.projection is not None and not state.stale:
+            return state.projection
+        return partial_projection(state.prompt.stacked(like), kv_heads=self._kv_heads, channels=self._channels)
+
     def row_forked(self, source: int, copy: int) -> None:
         """Copy the partial keys; share the rest."""
         for row, layer in [key for key in self._state if key[0] == source]:

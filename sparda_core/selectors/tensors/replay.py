@@ -38,20 +38,12 @@ class BoundReplay(ListedSelector):
         for b, (row, queries) in enumerate(zip(view.rows, positions, strict=True)):
             for t, position in enumerate(queries):
                 if position >= 0:
-                    column = self._column_of(row)
+                    column = self.column_of(row)
                     out[b, :, t, :width] = recorded[self._step_of(column, position), view.layer, column]
         return torch.from_numpy(out).to(view.positions.device)
 
-    def row_forked(self, source: int, copy: int) -> None:
-        """The copy plays what its source plays."""
-        if source in self._column:
-            self._column[copy] = self._column[source]
-
-    def row_retired(self, row: int) -> None:
-        """Forget the row; what it played is not given to another."""
-        self._column.pop(row, None)
-
-    def _column_of(self, row: int) -> int:
+    def column_of(self, row: int) -> int:
+        """Recorded row that a row plays, given out at its first call; raises RecordingError when none is left."""
         rows = len(self._step)
         if row not in self._column:
             if rows > 1 and self._given == rows:
@@ -62,6 +54,15 @@ class BoundReplay(ListedSelector):
             self._column[row] = self._given if rows > 1 else 0
             self._given += 1
         return self._column[row]
+
+    def row_forked(self, source: int, copy: int) -> None:
+        """The copy plays what its source plays."""
+        if source in self._column:
+            self._column[copy] = self._column[source]
+
+    def row_retired(self, row: int) -> None:
+        """Forget the row; what it played is not given to another."""
+        self._column.pop(row, None)
 
     def _step_of(self, column: int, position: int) -> int:
         steps = self._step[column]

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from sparda_core.kernels.score_uniform.reference import uniform_block_scores
 from sparda_core.layer_view import LayerView
 from sparda_core.selectors.scored import ScoredSelector
-
-# Odd 64-bit multipliers and shifts of SplitMix64's finaliser (Steele, Lea, Flood, OOPSLA 2014), as signed integers.
-_FIRST = 0xBF58476D1CE4E5B9 - 2**64
-_SECOND = 0x94D049BB133111EB - 2**64
-#: The golden ratio's 64 bits, which separates the seeds 0, 1, 2, ...
-_STEP = 0x9E3779B97F4A7C15 - 2**64
 
 
 class BoundUniform(ScoredSelector):
@@ -22,23 +17,6 @@ class BoundUniform(ScoredSelector):
 
     def scores(self, view: LayerView) -> torch.Tensor:
         """Float32 [B, Hk, T, M], uniform in [0, 1)."""
-        where = view.positions
-        blocks = max(0, int(where.max())) // view.spec.block + 1 if where.numel() else 0
-        head_H11 = torch.arange(self._kv_heads, device=where.device)[:, None, None]
-        block_M = torch.arange(blocks, device=where.device)
-        state = _mix(torch.tensor(self._seed, device=where.device) * _STEP)
-        for part in (torch.tensor(view.layer, device=where.device), where[:, None, :, None], head_H11, block_M):
-            state = _mix(state ^ (part * _STEP))
-        return _shift(state, 40).to(torch.float32) * 2.0**-24
-
-
-def _mix(value: torch.Tensor) -> torch.Tensor:
-    """Int64 -> int64, a bijection whose every output bit depends on every input bit; products wrap."""
-    value = (value ^ _shift(value, 30)) * _FIRST
-    value = (value ^ _shift(value, 27)) * _SECOND
-    return value ^ _shift(value, 31)
-
-
-def _shift(value: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shift right without dragging the sign along."""
-    return torch.bitwise_and(value >> bits, 2 ** (64 - bits) - 1)
+        return uniform_block_scores(
+            view.positions, seed=self._seed, layer=view.layer, kv_heads=self._kv_heads, block=view.spec.block
+        )

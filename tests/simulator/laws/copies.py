@@ -92,14 +92,16 @@ def more_bytes_in_flight_never_slow_a_copy(case: tuple[Beside, float]) -> None:
         assert many.copy_ns(beside=beside) <= few.copy_ns(beside=beside) + 2
 
 
-@law(pairs, mutants=["waves-counted-twice", "waves-forgotten"])
-def a_product_beside_a_copy_loses_its_waves_and_its_memory_once(pair: Beside) -> None:
-    """Between the waves alone, and those with all the device memory that a full link takes."""
+@law(pairs, mutants=["waves-counted-twice", "waves-forgotten", "drag-forgotten", "drag-counted-twice"])
+def a_product_beside_a_copy_loses_its_waves_its_memory_and_the_drag_once(pair: Beside) -> None:
+    """Between waves and drag alone, and those with all the device memory that a full link takes."""
     pair = attrs.evolve(pair, pieces=10**6)
     profile = machine(pair.profile)
+    assert profile.uva is not None
     grid = profile.product_grid(pair.tokens)
     waves = slowdown(grid, profile.sms, pair.ctas, 1, profile.wave_share(grid, pair.tokens))
+    longer = waves + profile.uva.drag_per_byte.value * pair.ctas * pair.in_flight
     taken = profile.memory.link_hbm_weight.value * profile.link.h2d_bytes_per_s.value
     memory = 1 / (1 - taken / profile.memory.hbm_bytes_per_s.value)
     alone, beside = pair.product_ns(beside=False), pair.product_ns(beside=True)
-    assert alone * waves - 2 <= beside <= alone * waves * memory + 2
+    assert alone * longer - 2 <= beside <= alone * longer * memory + 2

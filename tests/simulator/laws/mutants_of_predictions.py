@@ -226,6 +226,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EngineMachine, "wave_factor", lambda self, cost, seat: real(self, cost, seat) ** 2)
 
 
+@mutant("drag-forgotten", "the bytes that a copy keeps in flight cost nobody anything")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _gpu_priced(patch, lambda op, work, price: attrs.evolve(price, drag=0.0))
+
+
+@mutant("drag-counted-twice", "the bytes that a copy keeps in flight are charged twice")
+def _(patch: pytest.MonkeyPatch) -> None:
+    _gpu_priced(patch, lambda op, work, price: attrs.evolve(price, drag=2 * price.drag))
+
+
 @mutant("fewer-bytes-are-quicker", "a copy CTA with fewer bytes in flight answers sooner and moves more")
 def _(patch: pytest.MonkeyPatch) -> None:
     def wrong(op: Op, work: Work, price: Price) -> Price:

@@ -1,0 +1,40 @@
+"""Timing of launches on a GPU: a CUDA graph of many, replayed between two events, medians."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+def graph_of(launches: Sequence[Callable[[], None]]) -> torch.cuda.CUDAGraph:
+    """One graph of all launches in order; each runs once before, so that kernels are compiled and buffers warm."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for launch in launches:
+            launch()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for launch in launches:
+            launch()
+    return graph
+
+
+def median_us(launches: Sequence[Callable[[], None]], replays: int = 15) -> float:
+    """Microseconds of one launch: the median over replays of a graph of all of them, divided by their number."""
+    graph = graph_of(launches)
+    graph.replay()
+    return statistics.median(between(graph.replay) for _ in range(replays)) / len(launches)
+
+
+def between(work: Callable[[], None], stream: torch.cuda.Stream | None = None) -> float:
+    """Microseconds between events around `work` on a stream; waits for it."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    stream = stream or torch.cuda.current_stream()
+    start.record(stream)
+    work()
+    end.record(stream)
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3

@@ -1,0 +1,1 @@
+"""Decode on a GPU, measured: cells, traces, floors, tables."""

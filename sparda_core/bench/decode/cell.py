@@ -1,0 +1,166 @@
+"""Cells of the decode benchmark: one combination, one load. Torch-free."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from sparda_core.errors import ConfigError
+from sparda_core.shapes import BlockSpec, ModelShape, check_integer, named_shape
+
+#: Context lengths by the names that people use.
+K = 1024
+COPY_RULES = ("ours", "paper")
+LAUNCHES = ("graph", "eager")
+HOST_DTYPES = ("same", "fp8")
+
+
+@attrs.frozen(kw_only=True)
+class Cell:
+    """One measurement.
+
+    selector, runtime, engine  registered names
+    batch, context  rows, and tokens in each row's cache at the first step
+    churn           share of a selection that was not in the last one; without meaning where all is resident
+    policy, slots   what the pool keeps, and slots as a multiple of the budget
+    host_dtype      "same" as on the device, or "fp8"
+    copies          "ours": the profile's CTAs and bytes in flight; "paper": 16 CTAs, 32 from batch 32, 16 KiB each
+    launches        "graph": one CUDA graph a step; "eager": every kernel launched by the host
+    """
+
+    selector: str
+    runtime: str
+    batch: int
+    context: int
+    churn: float = 0.10
+    policy: str = "last-selection"
+    slots: float = 1.0
+    engine: str = "uva"
+    host_dtype: str = "same"
+    copies: str = "ours"
+    launches: str = "graph"
+
+    def __attrs_post_init__(self) -> None:
+        check_integer("batch", self.batch, 1)
+        check_integer("context", self.context, 1)
+        for name, known in (("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES)):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown; known: {', '.join(known)}")
+        if not 0 <= self.churn <= 1:
+            raise ConfigError(f"churn={self.churn} must be in [0, 1]")
+        if not self.slots >= 1:
+            raise ConfigError(f"slots={self.slots} must be >= 1, a multiple of the budget")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether blocks live in host memory."""
+        return self.runtime != "resident"
+
+    @property
+    def method(self) -> str:
+        """Short name of the combination."""
+        return f"{self.selector} {self.runtime.removeprefix('offload-')}"
+
+    @property
+    def key(self) -> str:
+        """One line that names the cell, the same in every process."""
+        load = f"b{self.batch} {self.context // K}K" if self.context % K == 0 else f"b{self.batch} {self.context}"
+        if not self.offloads:
+            return f"{self.method} {load}{'' if self.launches == 'graph' else ' eager'}"
+        extras = [
+            word
+            for word, plain in (
+                (self.engine, "uva"), (self.host_dtype, "same"), (f"{self.copies} copies", "ours copies"),
+                (self.launches, "graph"),
+            )
+            if word != plain
+        ]  # fmt: skip
+        return " ".join([f"{self.method} {load} churn {self.churn:.0%} {self.policy} x{self.slots:g}", *extras])
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return attrs.asdict(self)
+
+
+#: The main shape: 96 blocks of 64 tokens, one sink, 32 local ones.
+SPEC = BlockSpec(sink=1, local=32, budget=96)
+
+
+def main_shape() -> ModelShape:
+    """MiniCPM4.1-8B with positions for 128K tokens and the steps after them, which its long-context scaling allows."""
+    return attrs.evolve(named_shape("minicpm4.1-8b"), context=128 * K + 1024)
+
+
+_RESIDENT = ("dense", "query", "forecast")
+_OFFLOADED = (
+    ("query", "offload-sync"), ("infinigen", "offload-prefetch"), ("forecast", "offload-sync"),
+    ("forecast", "offload-prefetch"),
+)  # fmt: skip
+#: What the paper keeps, and ours: twice the budget, least recently selected out first.
+POLICIES: tuple[dict[str, Any], ...] = (
+    {"policy": "last-selection", "slots": 1.0}, {"policy": "lru", "slots": 2.0},
+)  # fmt: skip
+
+
+def headline_cells() -> Iterator[Cell]:
+    """What the first claims rest on: 128K tokens, 10 % churn, the paper's pool."""
+    for batch in (16, 8, 28, 4, 1):
+        yield Cell(selector="forecast", runtime="resident", batch=batch, context=128 * K)
+        for selector, runtime in (
+            ("query", "offload-sync"), ("forecast", "offload-sync"), ("forecast", "offload-prefetch"),
+        ):  # fmt: skip
+            yield Cell(selector=selector, runtime=runtime, batch=batch, context=128 * K)
+
+
+def core_cells() -> list[Cell]:
+    """About 70 cells, headline cells first, none twice."""
+    cells = itertools.chain(headline_cells(), _reference(), _resident(), _policies(), _churns(), _short(), _bytes())
+    return list(dict.fromkeys(cells))
+
+
+def _reference() -> Iterator[Cell]:
+    """The reference's schedule as a configuration of ours."""
+    for batch in (8, 16):
+        yield Cell(
+            selector="forecast", runtime="offload-prefetch", batch=batch, context=128 * K, copies="paper",
+            launches="eager",
+        )  # fmt: skip
+    yield Cell(selector="query", runtime="resident", batch=4, context=128 * K, launches="eager")
+
+
+def _resident() -> Iterator[Cell]:
+    for batch, selector in itertools.product((16, 8, 28, 4, 1), ("query", "dense")):
+        yield Cell(selector=selector, runtime="resident", batch=batch, context=128 * K)
+
+
+def _policies() -> Iterator[Cell]:
+    for batch, (selector, runtime) in itertools.product((16, 28, 8, 4, 1), _OFFLOADED):
+        yield Cell(selector=selector, runtime=runtime, batch=batch, context=128 * K, **POLICIES[1])
+    for batch in (16, 8):
+        yield Cell(selector="infinigen", runtime="offload-prefetch", batch=batch, context=128 * K)
+
+
+def _churns() -> Iterator[Cell]:
+    pairs = (("query", "offload-sync"), ("forecast", "offload-prefetch"))
+    for churn, batch, (selector, runtime) in itertools.product((0.03, 0.20), (8, 16, 28), pairs):
+        yield Cell(selector=selector, runtime=runtime, batch=batch, context=128 * K, churn=churn)
+
+
+def _short() -> Iterator[Cell]:
+    for batch, context in ((64, 32 * K), (112, 32 * K), (56, 64 * K)):
+        for selector, runtime in (("forecast", "resident"), *_OFFLOADED[:1], *_OFFLOADED[2:]):
+            if (batch, context, runtime) != (56, 64 * K, "resident"):  # 120 GB of keys and values beside the weights
+                yield Cell(selector=selector, runtime=runtime, batch=batch, context=context)
+
+
+def _bytes() -> Iterator[Cell]:
+    """What lifts the link's cap: more slots, half the bytes."""
+    for slots, dtype in ((4.0, "same"), (1.0, "fp8"), (2.0, "fp8")):
+        policy = "last-selection" if slots == 1 else "lru"
+        yield Cell(
+            selector="forecast", runtime="offload-prefetch", batch=28, context=128 * K, policy=policy, slots=slots,
+            host_dtype=dtype,
+        )  # fmt: skip

@@ -1,0 +1,171 @@
+"""Measuring cells on a GPU: one model, one piece of pinned memory and one process for all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+import torch
+
+from sparda_core.bench.decode.cell import SPEC, Cell, main_shape
+from sparda_core.bench.decode.clock import Clock, median
+from sparda_core.bench.decode.fill import claim_rows, fill_random, warm_slots
+from sparda_core.bench.decode.parts import Parts
+from sparda_core.bench.decode.store import Settings
+from sparda_core.bench.decode.trace import BatchTrace, batch_trace
+from sparda_core.bench.decode.traced import Traced
+from sparda_core.bench.gpu_machine import gpu
+from sparda_core.bench.provenance import provenance
+from sparda_core.compose import compose
+from sparda_core.errors import ConfigError
+from sparda_core.models.synthetic import synthetic_model
+from sparda_core.registry import SELECTORS
+from sparda_core.runtimes.gpu.pinning import pinned_empty
+from sparda_core.runtimes.gpu.session import GpuSession
+from sparda_core.selector import Selector
+from sparda_core.simulator.locality import LocalityModel
+from sparda_core.simulator.locality_file import load_locality
+
+Report = Callable[[str, int, int], None]
+#: Steps after the timed ones whose facts are read: misses of a step are their mean.
+COUNTED = 8
+#: Steps of a trace beyond those that are timed: first replays, counted steps, and those of the parts.
+SPARE = 96
+_GIB = 1 << 30
+
+
+def machine_name() -> str:
+    """The GPU that will measure; raises ConfigError without one."""
+    found = gpu()
+    if found is None:
+        raise ConfigError("no CUDA device on this machine: `sparda bench decode` measures one; "
+                          "`sparda predict --profile h200` predicts")  # fmt: skip
+    return str(found["name"])
+
+
+class Bench:
+    """Measures cells, one after the other. Pinned memory is taken once, for the largest cell."""
+
+    def __init__(self, settings: Settings, cells: Sequence[Cell], *, report: Report) -> None:
+        """Take the model's memory and what the cells need of the host's."""
+        self._settings, self._report = settings, report
+        self._locality: LocalityModel = load_locality(settings.locality)
+        self._shape, self._device = main_shape(), torch.device("cuda")
+        self._model = synthetic_model(self._shape, device=self._device, dtype=torch.bfloat16, seed=settings.seed)
+        self._offloaded = [cell for cell in cells if cell.offloads]
+        self._host: torch.Tensor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._host = None
+
+    def provenance(self) -> dict[str, Any]:
+        """Where the rows come from."""
+        return {**provenance(), "gpu": gpu(), "shape": attrs.asdict(self._shape), "spec": attrs.asdict(SPEC)}
+
+    def measure(self, cell: Cell) -> dict[str, Any]:
+        """Time a cell. Raises CapacityError where it does not fit."""
+        settings = self._settings
+        trace = batch_trace(
+            attrs.evolve(self._locality, churn=cell.churn), shape=self._shape, spec=SPEC, batch=cell.batch,
+            context=cell.context, steps=settings.warmup + settings.steps + SPARE, seed=settings.seed,
+        )  # fmt: skip
+        with self._open(cell, trace) as session:
+            claim_rows(session, cell)
+            fill_random(session, settings.seed)
+            warm_slots(session, trace)
+            return self._time(cell, session)
+
+    @contextlib.contextmanager
+    def _open(self, cell: Cell, trace: BatchTrace) -> Iterator[GpuSession]:
+        options: dict[str, Any] = {
+            "places": cell.batch, "tokens": cell.context + self._settings.warmup + self._settings.steps + SPARE,
+            "host_dtype": cell.host_dtype, "copy_rule": cell.copies, "graph": cell.launches == "graph",
+            "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16,
+        }  # fmt: skip
+        runtime: dict[str, Any] = {}
+        if cell.offloads:
+            runtime = {"slots": round(cell.slots * SPEC.budget), "policy": cell.policy, "engine": cell.engine}
+        selector: str | Selector = cell.selector
+        if cell.selector != "dense":
+            selector = Traced(inner=SELECTORS.make(cell.selector), trace=trace)
+        pair = compose(self._model, selector, cell.runtime, spec=SPEC, runtime_options=runtime)
+        host = self._host_memory() if cell.offloads else None
+        try:
+            with pair.open(**options, host_memory=host) as session:
+                assert isinstance(session, GpuSession)
+                yield session
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def _gpu_memory(self) -> int:
+        cap = self._settings.gpu_memory_gib
+        total = torch.cuda.get_device_properties(self._device).total_memory
+        return total if cap is None else min(total, int(cap * _GIB))
+
+    def _host_memory(self) -> torch.Tensor:
+        """Pinned memory for the largest offloading cell, filled with random values; taken at first need."""
+        if self._host is None:
+            most = max(self._host_bytes(cell) for cell in self._offloaded)
+            self._host = pinned_empty(most, progress=self._pinned)
+            fill_pinned(self._host, self._device, self._settings.seed)
+        return self._host
+
+    def _pinned(self, done: int, total: int) -> None:
+        self._report("pinned MiB", done >> 20, total >> 20)
+
+    def _host_bytes(self, cell: Cell) -> int:
+        """Room for a cell's host store: every layer offloaded, and a page more for each (row, head)."""
+        width = 1 if cell.host_dtype == "fp8" else 2
+        blocks = SPEC.block_count(cell.context + self._settings.warmup + self._settings.steps + SPARE) + 16
+        layers = self._shape.layers - (0 if cell.selector == "query" else 1)
+        pairs = cell.batch * layers * self._shape.kv_heads
+        return pairs * blocks * 2 * SPEC.block * self._shape.head_dim * width
+
+    def _time(self, cell: Cell, session: GpuSession) -> dict[str, Any]:
+        settings, clock = self._settings, Clock(session)
+        session.run(1, dict.fromkeys(session.rows, 1))
+        for _ in range(settings.warmup - 1):
+            session.run(1)
+        steps = clock.steps(settings.steps)
+        misses = [int(facts.misses.sum()) for facts in self._counted(session)]
+        selected = cell.batch * self._shape.layers * self._shape.kv_heads * SPEC.budget
+        moved = sum(misses) / len(misses)
+        block_bytes = 2 * SPEC.block * self._shape.head_dim * (1 if cell.host_dtype == "fp8" else 2)
+        parts = Parts(session, clock)
+        return {
+            "step_s": median(steps), "step_p10_s": _quantile(steps, 0.1), "step_p90_s": _quantile(steps, 0.9),
+            "steps": len(steps), "misses": moved, "miss_share": moved / selected, "moved_bytes": moved * block_bytes,
+            **parts.measure(), "used_bytes": dict(session.used_bytes), "launch": session.describe()["steps"],
+        }  # fmt: skip
+
+    def _counted(self, session: GpuSession) -> Iterator[Any]:
+        for _ in range(COUNTED):
+            session.run(1)
+            yield session.last_facts()
+
+
+def fill_pinned(memory: torch.Tensor, device: torch.device, seed: int) -> None:
+    """Random bfloat16 values: zeros would make copies and products faster than they are."""
+    values = memory[: memory.numel() // 2 * 2].view(torch.bfloat16)
+    piece = 1 << 28
+    drawn = torch.randn(piece, generator=torch.Generator(device).manual_seed(seed), dtype=torch.bfloat16, device=device)
+    for start in range(0, values.numel(), piece):
+        part = values[start : start + piece]
+        part.copy_(drawn[: part.numel()], non_blocking=True)
+    torch.cuda.synchronize()
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+

@@ -1,0 +1,88 @@
+"""Rows of a benchmark in a folder, one file a cell, so that an interrupted run keeps what it has. Torch-free."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from sparda_core.bench.decode.cell import Cell
+from sparda_core.errors import ConfigError
+from sparda_core.files import csv_text, parse_json, write_whole
+
+Row = dict[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What all cells of a run share, and what makes two runs comparable.
+
+    warmup, steps   steps before the measured ones, and measured
+    locality        name of the locality that the traces are drawn from; each cell's churn replaces its own
+    seed            of traces and weights
+    gpu_memory_gib  cap on device memory; None: all of it
+    """
+
+    warmup: int = 16
+    steps: int = 96
+    locality: str = "hisparse"
+    seed: int = 0
+    gpu_memory_gib: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.steps < 64:
+            raise ConfigError(f"steps={self.steps} must be >= 64: a quoted step time is a median of so many")
+        if self.warmup < 1:
+            raise ConfigError(f"warmup={self.warmup} must be >= 1")
+
+
+class Store:
+    """Rows by cell; a row of other settings, or of another machine, is not taken for one of these."""
+
+    def __init__(self, folder: Path, settings: Settings, machine: str) -> None:
+        self._folder, self._settings, self._machine = folder, settings, machine
+
+    def _identity(self, cell: Cell) -> Row:
+        return {"cell": cell.to_plain(), "settings": attrs.asdict(self._settings), "machine": self._machine}
+
+    def path(self, cell: Cell) -> Path:
+        """Where the row of a cell lies."""
+        name = json.dumps(self._identity(cell), sort_keys=True)
+        return self._folder / "cells" / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
+
+    def read(self, cell: Cell) -> Row | None:
+        """The row of a cell; None where there is none. Raises ConfigError for a damaged file."""
+        path = self.path(cell)
+        if not path.exists():
+            return None
+        try:
+            found = parse_json(path.read_text(encoding="utf-8"))
+            if found["identity"] == self._identity(cell):
+                row: Row = found["row"]
+                return row
+        except (ValueError, KeyError, TypeError) as wrong:
+            raise ConfigError(f"{path} is damaged ({wrong}); delete it and run again") from wrong
+        return None
+
+    def write(self, cell: Cell, row: Row) -> None:
+        """Keep a row."""
+        path = self.path(cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"identity": self._identity(cell), "row": row}, indent=1) + "\n")
+
+    def finish(self, rows: Sequence[Row], provenance: Row) -> Row:
+        """Write `decode.json` and `decode.csv`, all rows together, and give the document back."""
+        document = {"settings": attrs.asdict(self._settings), "provenance": provenance, "rows": list(rows)}
+        write_whole(self._folder / "decode.json", json.dumps(document, indent=1) + "\n")
+        write_whole(self._folder / "decode.csv", table_csv(rows))
+        return document
+
+
+def table_csv(rows: Sequence[Row]) -> str:
+    """One line a cell; columns are the scalar fields of all rows, in order of appearance."""
+    columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, dict)))
+    return csv_text([{name: row.get(name) for name in columns} for row in rows])

@@ -1,0 +1,119 @@
+"""`sparda bench decode`: decode steps of the 8B shape on this machine's GPU, against their floors. Loads torch late."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
+from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, row_of, table
+from sparda_core.bench.decode.store import Settings, Store
+from sparda_core.cli.options import add_json
+from sparda_core.cli.parser import number
+from sparda_core.cli.running import Report, progress
+from sparda_core.cli.screen import plain, show_json, show_table
+from sparda_core.errors import CapacityError, ConfigError
+
+if TYPE_CHECKING:
+    from sparda_core.bench.decode.measure import Bench
+
+#: What may be measured.
+SUBJECTS = ("decode",)
+_SIZE = number(int, least=1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sparda bench`."""
+    parser.add_argument("subject", metavar="SUBJECT", help="what to measure: decode")
+    which = parser.add_argument_group("cells (default: about 80, the headline first)")
+    which.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="cells whose name holds every one of these words, as b16"
+    )
+    which.add_argument("--most", type=_SIZE, metavar="CELLS", help="measure no more than the first so many")
+    which.add_argument("--most-batch", type=_SIZE, metavar="ROWS", help="leave out larger batches")
+    which.add_argument("--list", action="store_true", help="name the cells and measure nothing")
+    how = parser.add_argument_group("measuring")
+    how.add_argument("--steps", type=number(int, least=64), default=96, metavar="STEPS", help="behind each median")
+    how.add_argument("--warmup", type=_SIZE, default=16, metavar="STEPS", help="steps before them")
+    how.add_argument("--locality", default="hisparse", metavar="NAME|FILE", help="where the traces' reuse is from")
+    how.add_argument(
+        "--gpu-memory-gib", type=number(float, least=1), metavar="GIB",
+        help="cap on device memory, 1024**3 bytes; 80 is what the paper's GPU had (default: all of it)",
+    )  # fmt: skip
+    how.add_argument("--seed", type=number(int, least=0), default=0, help="of traces and weights")
+    how.add_argument("--out", type=Path, default=Path("sparda-bench"), metavar="FOLDER", help="rows, CSV and JSON")
+    how.add_argument("--resume", action="store_true", help="keep the rows that the folder has of these settings")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure the cells asked for; the folder is complete after every cell."""
+    if args.subject not in SUBJECTS:
+        raise ConfigError(f"subject={args.subject!r} is unknown; known: {', '.join(SUBJECTS)}")
+    cells = chosen(args)
+    if args.list:
+        _list(cells, as_json=args.json)
+        return 0
+    from sparda_core.bench.decode.measure import Bench, machine_name
+
+    settings = Settings(
+        warmup=args.warmup, steps=args.steps, locality=args.locality, seed=args.seed, gpu_memory_gib=args.gpu_memory_gib
+    )
+    store = Store(args.out, settings, machine_name())
+    with progress() as report, Bench(settings, cells, report=report) as bench:
+        rows = measure_all(cells, bench, store, resume=args.resume, report=report)
+        document = store.finish(rows, bench.provenance())
+    if args.json:
+        show_json(document)
+    else:
+        show(rows)
+    return 0
+
+
+def chosen(args: argparse.Namespace) -> list[Cell]:
+    """The cells that the options name; raises ConfigError where none is left."""
+    cells = [
+        cell
+        for cell in core_cells()
+        if all(word in cell.key.split() or word in cell.key for word in args.only)
+        and (args.most_batch is None or cell.batch <= args.most_batch)
+    ][: args.most]
+    if not cells:
+        raise ConfigError(f"no cell has all of {args.only} in its name; `sparda bench decode --list` shows them")
+    return cells
+
+
+def measure_all(
+    cells: Sequence[Cell], bench: Bench, store: Store, *, resume: bool, report: Report
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Rows in the order of the cells; one that does not fit says why."""
+    rows = []
+    for done, cell in enumerate(cells):
+        row = store.read(cell) if resume else None
+        if row is None:
+            try:
+                row = row_of(cell, bench.measure(cell), main_shape(), SPEC)
+            except CapacityError as wrong:
+                row = refused_row(cell, str(wrong))
+            store.write(cell, row)
+        rows.append(row)
+        report("cells", done + 1, len(cells))
+    return rows
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the table, and what follows from it."""
+    refused = [f"{row['key']}: {row['refused']}" for row in rows if "refused" in row]
+    show_table("Decode steps", COLUMNS, table(rows), notes=refused)
+    lines = comparisons(rows)
+    if lines:
+        show_table("What overlap and selection gain", tuple(lines[0]), [tuple(line.values()) for line in lines])
+
+
+def _list(cells: Sequence[Cell], *, as_json: bool) -> None:
+    if as_json:
+        show_json(plain([cell.to_plain() for cell in cells]))
+    else:
+        show_table("Cells", ("cell",), [(cell.key,) for cell in cells])

@@ -1,0 +1,49 @@
+"""Bytes of what decoding keeps, by what it is: for predictions and for a session's plan alike. Torch-free.
+
+Widths are bytes per value. `lengths` are tokens by row, or what a row is to have room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparda_core.shapes import BlockSpec, ModelShape
+
+#: Blocks of one page, of one layer, row and KV head: 512 KiB in bf16 at block 64 and head dim 128. A row wastes half
+#: a page per layer and KV head, and a fork copies one at its first write; a page costs four bytes of table.
+PAGE_BLOCKS = 16
+#: A block whose host copy is narrower than the device's has one float32 scale for its keys and one for its values.
+SCALE_BYTES = 8
+
+
+def weight_bytes(shape: ModelShape, *, forecast: bool, width: float) -> float:
+    """All projections and embeddings. With a Forecast there is one a layer, and the first layer's own beside it."""
+    forecasts = (shape.layers + 1) * shape.forecast_weights if forecast else 0
+    return (shape.weights + forecasts) * width
+
+
+def block_bytes(shape: ModelShape, spec: BlockSpec, width: float) -> float:
+    """K and V of one block of one KV head."""
+    return 2 * spec.block * shape.head_dim * width
+
+
+def entry_bytes(shape: ModelShape, spec: BlockSpec, lengths: Sequence[int], width: float) -> float:
+    """Entries of every layer."""
+    return sum(map(spec.entry_count, lengths)) * shape.layers * shape.kv_heads * shape.head_dim * width
+
+
+def kept_blocks(spec: BlockSpec, tokens: int, page_blocks: int = PAGE_BLOCKS) -> int:
+    """Blocks of the pages that a row takes per layer and KV head."""
+    return -(-spec.block_count(tokens) // page_blocks) * page_blocks
+
+
+def store_blocks(
+    shape: ModelShape, spec: BlockSpec, lengths: Sequence[int], layers: int, page_blocks: int = PAGE_BLOCKS
+) -> int:
+    """Blocks of the pages that rows take in `layers` layers, when no page is shared."""
+    return layers * shape.kv_heads * sum(kept_blocks(spec, tokens, page_blocks) for tokens in lengths)
+
+
+def slot_count(shape: ModelShape, rows: int, layers: int, slots: int) -> int:
+    """Slots of all rows and KV heads of `layers` offloaded layers."""
+    return layers * rows * shape.kv_heads * slots

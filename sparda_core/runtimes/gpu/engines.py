@@ -1,0 +1,133 @@
+"""Transfer engines of a GPU: how the blocks of a list of misses get from host memory into their slots."""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.kernels.gather.gpu import gather_blocks
+from sparda_core.runtimes.gpu.alias import as_words
+from sparda_core.runtimes.gpu.block_copies import copy_blocks
+from sparda_core.runtimes.gpu.options import CopySize
+from sparda_core.runtimes.gpu.tier import LayerTier
+
+Ints = npt.NDArray[np.int64]
+
+
+class Engine(abc.ABC):
+    """Moves the misses of a layer, on the stream that is current.
+
+    name             as in plans and profiles
+    needs_host_list  whether the host must know the list in mid-step. Such a step cannot be one graph: it runs as
+                     pieces, cut at each copy
+    narrow           whether it can widen a float8 host copy on the way
+    """
+
+    name: ClassVar[str]
+    needs_host_list: ClassVar[bool] = False
+    narrow: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def fetch(self, tier: LayerTier, size: CopySize) -> None:
+        """Issue the copies of `tier.diff`'s list."""
+
+
+class Uva(Engine):
+    """A kernel of few thread blocks that reads list, count and host memory by itself."""
+
+    name = "uva"
+    narrow = True
+
+    def fetch(self, tier: LayerTier, size: CopySize) -> None:
+        """One launch, whatever the list holds."""
+        assert tier.host is not None
+        assert tier.slots is not None
+        assert tier.diff is not None
+        gather_blocks(
+            tier.host.array, tier.slots.array, tier.diff.source, tier.diff.target, tier.diff.count,
+            ctas=size.ctas, in_flight_bytes=size.in_flight_bytes, scales=tier.host.scales,
+        )  # fmt: skip
+
+
+class HostListEngine(Engine):
+    """Reads the list on the host first. Narrow hook: `move`."""
+
+    needs_host_list = True
+
+    def fetch(self, tier: LayerTier, size: CopySize) -> None:
+        """Wait until the diff has run, then move what it listed."""
+        assert tier.host is not None
+        assert tier.slots is not None
+        assert tier.diff is not None
+        # On this stream, behind the copies of the layer before: what those still read may be used again after it.
+        count = int(tier.diff.count.cpu())
+        if count:
+            both = torch.stack((tier.diff.source[:count], tier.diff.target[:count])).cpu().numpy().astype(np.int64)
+            self.move(tier.host.array, tier.slots.array, both[0], both[1])
+
+    @abc.abstractmethod
+    def move(self, source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints) -> None:
+        """Issue the copies of blocks `source_ids` of host memory into slots `target_ids`."""
+
+
+class CopyEngine(HostListEngine):
+    """The device's copy engine, a block a piece: no thread block is taken from compute."""
+
+    name = "copy-engine"
+
+    def move(self, source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints) -> None:
+        """One call for all."""
+        copy_blocks(source, target, source_ids, target_ids)
+
+
+class CpuGather(HostListEngine):
+    """Threads of the host gather the blocks into one piece of pinned memory, one copy moves it, a kernel scatters."""
+
+    name = "cpu-gather"
+
+    def __init__(self) -> None:
+        self._staging: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def move(self, source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints) -> None:
+        """Gather, copy, scatter."""
+        rows, slots = (as_words(part.view(part.shape[0], -1)) for part in (source, target))
+        gathered, arrived = self._room(len(source_ids), rows, target.device)
+        torch.index_select(rows, 0, torch.from_numpy(source_ids), out=gathered)
+        arrived.copy_(gathered, non_blocking=True)
+        slots.index_copy_(0, torch.from_numpy(target_ids).to(target.device), arrived)
+
+    def _room(self, blocks: int, like: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Room for some blocks on the host and on the device; grows, at least by doubling."""
+        if self._staging is None or self._staging[0].shape[0] < blocks:
+            held = 0 if self._staging is None else self._staging[0].shape[0]
+            size = (max(blocks, 2 * held), like.shape[1])
+            host = torch.empty(size, dtype=like.dtype, pin_memory=device.type == "cuda")
+            self._staging = (host, torch.empty(size, dtype=like.dtype, device=device))
+        host, there = self._staging
+        return host[:blocks], there[:blocks]
+
+
+ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Uva, CopyEngine, CpuGather)}
+
+
+def make_engine(name: str) -> Engine:
+    """An engine by name; the runtimes' default "thread", the CPU's, stands for "uva" on a GPU."""
+    if name == "thread":
+        name = Uva.name
+    if name not in ENGINES:
+        raise UnknownNameError(what="engine", name=name, known=ENGINES)
+    return ENGINES[name]()
+
+
+def require_one_graph(engine: Engine) -> None:
+    """Raise ConfigError where a step with this engine cannot be one graph."""
+    if engine.needs_host_list:
+        raise ConfigError(
+            f"engine={engine.name!r} cannot be captured as one graph: the host must read each layer's list of misses "
+            "in mid-step; such steps run as graph segments, cut at each copy. Choose engine='uva' for one graph"
+        )

@@ -1,0 +1,120 @@
+"""The torch executor on a GPU: issues the operations of a plan to their lanes, in the plan's order.
+
+A plan is cut into *pieces*. A piece issues everything without asking the device, so it can be captured. One
+piece is the whole plan, unless its copies need a list on the host: then each copy is a piece that the host runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from sparda_core.errors import PlanError
+from sparda_core.plan import Lane, Op, StepPlan
+from sparda_core.runtimes.gpu.lanes import Lanes
+
+#: Name of the mark behind everything issued to the compute lane.
+_SO_FAR = "so far"
+#: What issues one operation's kernels.
+Issue = Callable[[Op], None]
+
+
+@attrs.frozen
+class Issued:
+    """One operation, resolved.
+
+    waits  operations of other lanes that it starts after
+    mark   whether an operation of another lane, or the end of the step, waits for it
+    """
+
+    op: Op
+    run: Issue
+    waits: tuple[str, ...]
+    mark: bool
+
+
+@attrs.frozen(eq=False)
+class Piece:
+    """Operations that are issued together.
+
+    waits     what the compute lane waits for before the first; outside of any capture
+    on_host   whether the host looks at data on the way, so that it cannot be captured
+    joins     copies that the compute lane waits for after the last
+    """
+
+    steps: tuple[Issued, ...]
+    lanes: Lanes
+    waits: tuple[str, ...] = ()
+    on_host: bool = False
+    joins: tuple[str, ...] = ()
+
+    def begin(self) -> None:
+        """Issue the waits that lie before it. What the host looks at, the compute lane has ended."""
+        for name in self.waits:
+            self.lanes.wait(Lane.COMPUTE, name)
+        if self.on_host:
+            self.lanes.mark(Lane.COMPUTE, _SO_FAR)
+            self.lanes.wait(Lane.H2D, _SO_FAR)
+
+    def issue(self) -> None:
+        """Issue every operation once; to be used inside `lanes.step()`."""
+        lanes = self.lanes
+        for step in self.steps:
+            for name in step.waits:
+                lanes.wait(step.op.lane, name)
+            if step.op.lane == Lane.COMPUTE:
+                step.run(step.op)
+            else:
+                with lanes.on(step.op.lane):
+                    step.run(step.op)
+            if step.mark:
+                lanes.mark(step.op.lane, step.op.name)
+        for name in self.joins:
+            lanes.wait(Lane.COMPUTE, name)
+
+
+def pieces_of(plan: StepPlan, table: Mapping[str, Issue], lanes: Lanes, *, host_lists: bool) -> tuple[Piece, ...]:
+    """The plan, bound; raises PlanError for an operation that nothing is bound to.
+
+    table       kind -> what issues it
+    host_lists  whether copies need their list on the host: cuts the plan at each of them
+    """
+    steps = _resolve(plan, table)
+    if not host_lists:
+        return (Piece(steps, lanes, joins=_unjoined(steps)),)
+    groups: list[list[Issued]] = [[]]
+    for step in steps:
+        if (step.op.lane != Lane.COMPUTE or step.waits) and groups[-1]:
+            groups.append([])
+        groups[-1].append(step)
+        if step.op.lane != Lane.COMPUTE:
+            groups.append([])
+    return tuple(_cut(group, lanes) for group in groups if group)
+
+
+def _cut(group: Sequence[Issued], lanes: Lanes) -> Piece:
+    first = group[0]
+    if first.op.lane != Lane.COMPUTE:
+        return Piece((attrs.evolve(first, waits=()),), lanes, on_host=True)
+    # A capture knows no event from outside: waits stand before it, and marks of the compute lane come after it.
+    return Piece(tuple(attrs.evolve(step, waits=(), mark=False) for step in group), lanes, waits=first.waits)
+
+
+def _resolve(plan: StepPlan, table: Mapping[str, Issue]) -> tuple[Issued, ...]:
+    lane_of = {op.name: op.lane for op in plan}
+    for op in plan:
+        if op.lane not in (Lane.COMPUTE, Lane.H2D) or op.kind not in table:
+            raise PlanError(f"op {op.name!r} on lane {op.lane!r} has no binding; bound kinds: {sorted(table)}")
+    waits = {op.name: tuple(name for name in op.after if lane_of[name] != op.lane) for op in plan}
+    waited = {name for names in waits.values() for name in names}
+    return tuple(
+        Issued(op, table[op.kind], waits[op.name], op.name in waited or op.lane != Lane.COMPUTE) for op in plan
+    )
+
+
+def _unjoined(steps: Sequence[Issued]) -> tuple[str, ...]:
+    """The last copy, where no operation of the compute lane waits for it: a captured lane must be joined again."""
+    copies = [step.op.name for step in steps if step.op.lane == Lane.H2D]
+    joined = {name for step in steps if step.op.lane == Lane.COMPUTE for name in step.waits}
+    return tuple(name for name in copies[-1:] if name not in joined)

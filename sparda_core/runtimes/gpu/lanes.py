@@ -1,0 +1,121 @@
+"""Lanes of a step on a GPU: a stream each, and events between them. The same calls run at once or under capture.
+
+Where there is no GPU, every lane is the calling thread and nothing has to be waited for.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+import torch
+
+from sparda_core.plan import Lane
+
+
+class Lanes(abc.ABC):
+    """Where operations are issued, and how a lane waits for an operation of another."""
+
+    @abc.abstractmethod
+    def step(self) -> AbstractContextManager[object]:
+        """What is issued inside goes to the compute lane."""
+
+    @abc.abstractmethod
+    def on(self, lane: Lane) -> AbstractContextManager[object]:
+        """What is issued inside goes to `lane`; to be used inside `step`."""
+
+    @abc.abstractmethod
+    def mark(self, lane: Lane, name: str) -> None:
+        """Give what was issued to `lane` so far a name, for `wait`."""
+
+    @abc.abstractmethod
+    def wait(self, lane: Lane, name: str) -> None:
+        """What is issued to `lane` from now on starts after what `name` marked."""
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """Let the calling thread wait until nothing runs any more, on either lane."""
+
+
+class SerialLanes(Lanes):
+    """One thread, no device: an operation has ended when its function returns."""
+
+    def step(self) -> AbstractContextManager[object]:
+        """Nothing to switch to."""
+        return contextlib.nullcontext()
+
+    def on(self, lane: Lane) -> AbstractContextManager[object]:
+        """Nothing to switch to."""
+        return contextlib.nullcontext()
+
+    def mark(self, lane: Lane, name: str) -> None:
+        """Nothing runs later than it was issued."""
+
+    def wait(self, lane: Lane, name: str) -> None:
+        """See `mark`."""
+
+    def settle(self) -> None:
+        """See `mark`."""
+
+
+class StreamLanes(Lanes):
+    """Two streams of one device. Events are made once and recorded anew in every step."""
+
+    def __init__(self, device: torch.device) -> None:
+        # Above the compute stream: a copy's few thread blocks shall not queue behind the waves of a product.
+        self._streams = {
+            Lane.COMPUTE: torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
+            Lane.H2D: torch.cuda.Stream(device, priority=-1),  # type: ignore[no-untyped-call]
+        }  # fmt: skip
+        self._events: dict[str, torch.cuda.Event] = {}
+
+    @property
+    def compute(self) -> torch.cuda.Stream:
+        """The stream that a capture begins on."""
+        return self._streams[Lane.COMPUTE]
+
+    @property
+    def h2d(self) -> torch.cuda.Stream:
+        """The copies' stream."""
+        return self._streams[Lane.H2D]
+
+    @contextlib.contextmanager
+    def _ordered(self) -> Iterator[None]:
+        # What the caller issued to its own stream comes before, what it issues next comes after.
+        outside = torch.cuda.current_stream(self.compute.device)
+        self.compute.wait_stream(outside)
+        try:
+            with torch.cuda.stream(self.compute):
+                yield
+        finally:
+            outside.wait_stream(self.compute)
+
+    def step(self) -> AbstractContextManager[object]:
+        """The compute stream, ordered with the stream of the caller on both sides."""
+        return self._ordered()
+
+    def on(self, lane: Lane) -> AbstractContextManager[object]:
+        """That lane's stream."""
+        return torch.cuda.stream(self._streams[lane])
+
+    def mark(self, lane: Lane, name: str) -> None:
+        """Record an event."""
+        if name not in self._events:
+            self._events[name] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._events[name].record(self._streams[lane])
+
+    def wait(self, lane: Lane, name: str) -> None:
+        """Let the stream wait for the event, not the host."""
+        self._streams[lane].wait_event(self._events[name])
+
+    def settle(self) -> None:
+        """Wait for both streams; a device that has failed raises here."""
+        for stream in self._streams.values():
+            stream.synchronize()
+
+
+def lanes_of(device: torch.device) -> Lanes:
+    """Lanes for operations on `device`."""
+    return StreamLanes(device) if device.type == "cuda" else SerialLanes()

@@ -1,0 +1,103 @@
+"""Options of a GPU session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from sparda_core.errors import ConfigError
+from sparda_core.runtimes.gpu.sampling import check_sampling
+from sparda_core.shapes import check_integer
+
+#: Thread blocks and bytes in flight of the copy kernel, by rule; see `GpuOptions.copy_rule`.
+COPY_RULES = ("ours", "paper")
+HOST_DTYPES = ("same", "fp8")
+
+
+def _at_least(least: int) -> Any:
+    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is not None or attribute.default is not None:
+            check_integer(attribute.name, value, least)
+
+    return check
+
+
+def _one_of(*known: str) -> Any:
+    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value not in known:
+            raise ConfigError(f"{attribute.name}={value!r} is unknown; known: {', '.join(known)}")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class CopySize:
+    """Size of the copy kernel: thread blocks, and the bytes that each keeps in flight."""
+
+    ctas: int
+    in_flight_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class GpuOptions:
+    """How a GPU session runs; none of it changes what it answers, except `host_dtype` and sampling.
+
+    places                rows that it can hold at once; memory is taken for all of them when it opens
+    tokens                most tokens of a row; None: the model's context
+    page_blocks           blocks per page of the stores
+    host_limit_bytes      most bytes of the pinned host store; None: what the rows can need
+    gpu_memory_bytes      device memory that it may use, weights included: slots become as many as fit; None: the
+                          runtime's own slots
+    pinning               how host memory is pinned; None: the way that was fastest where it was measured
+    host_memory           uint8, pinned memory to keep the host store in, the caller's; None: the session pins its own
+    host_dtype            "same", or "fp8": e4m3 with a scale per block and KV head, half the bytes of bf16
+    copy_rule             "ours": 2 thread blocks with 128 KiB in flight; "paper": 16 below batch 32, else 32,
+                          with 16 KiB
+    copy_ctas, copy_in_flight_bytes     override the rule
+    graph                 capture a step once and replay it; None: where the device can
+    timeline              record when each operation of a decode step ran; such steps are issued one by one
+    temperature, top_p, seed            sampling of new rows, see `GpuSession.set_sampling`; 0 is greedy
+    keep_queries          prompt queries kept per row and layer, for snapshots that another selector calibrates on
+    """
+
+    places: int = attrs.field(default=1, validator=_at_least(1))
+    tokens: int | None = attrs.field(default=None, validator=_at_least(1))
+    page_blocks: int = attrs.field(default=64, validator=_at_least(1))
+    host_limit_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
+    gpu_memory_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
+    pinning: str | None = None
+    host_memory: Any = None
+    host_dtype: str = attrs.field(default="same", validator=_one_of(*HOST_DTYPES))
+    copy_rule: str = attrs.field(default="ours", validator=_one_of(*COPY_RULES))
+    copy_ctas: int | None = attrs.field(default=None, validator=_at_least(1))
+    copy_in_flight_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
+    graph: bool | None = None
+    timeline: bool = False
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    keep_queries: int = attrs.field(default=0, validator=_at_least(0))
+
+    def __attrs_post_init__(self) -> None:
+        check_sampling(self.temperature, self.top_p, self.seed)
+
+    @classmethod
+    def of(cls, **options: Any) -> GpuOptions:
+        """Build from keywords; raises ConfigError for an unknown one."""
+        known = [field.name for field in attrs.fields(cls)]
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"option {name!r} of a GPU session is unknown; known: {', '.join(known)}")
+        return cls(**options)
+
+    def copy_size(self, batch: int) -> CopySize:
+        """The copy kernel's size for a step of `batch` places."""
+        # SparDA's release: 16 thread blocks below batch 32, else 32. Ours: measured on an H200 (docs/design.md).
+        by_rule = CopySize(ctas=2, in_flight_bytes=128 << 10)
+        if self.copy_rule == "paper":
+            by_rule = CopySize(ctas=16 if batch < 32 else 32, in_flight_bytes=16 << 10)
+        return CopySize(
+            ctas=self.copy_ctas or by_rule.ctas,
+            in_flight_bytes=self.copy_in_flight_bytes or by_rule.in_flight_bytes,
+        )

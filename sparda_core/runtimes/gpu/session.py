@@ -1,0 +1,365 @@
+"""GpuSession: rows of one model under one runtime and selector, on a GPU. A step is one CUDA graph.
+
+Memory for all places is taken when the session opens. A row lies in a place; the places in use are the first ones,
+so that a step covers a bucket of them (1, 2, 4, ... places). What the host knows (lengths, order, pages) never
+depends on what the device computes: a step is issued without reading anything back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.facts import StepFacts
+from sparda_core.runtime import Runtime, StepResult
+from sparda_core.runtimes.adopt import check_snapshot
+from sparda_core.runtimes.gpu.capacity import CapacityPlan
+from sparda_core.runtimes.gpu.graphs import bucket_of
+from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
+from sparda_core.runtimes.gpu.options import GpuOptions
+from sparda_core.runtimes.gpu.prefill import prefill_chunk
+from sparda_core.runtimes.gpu.prompt import CpuHalf
+from sparda_core.runtimes.row_session import RowSession
+from sparda_core.runtimes.snapshot import RowSnapshot
+from sparda_core.selector import Selector
+from sparda_core.shapes import BlockSpec, check_integer
+
+
+class GpuSession(RowSession):
+    """See `Session`. Not safe for use from several threads at once."""
+
+    def __init__(
+        self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions
+    ) -> None:  # fmt: skip
+        """Open a session; raises ConfigError where the model lacks what the selector needs, CapacityError where
+        memory for `options.places` rows cannot be had.
+        """
+        super().__init__()
+        decoder = getattr(model, "decoder", model)
+        check_forecast(decoder, selector)
+        if decoder.has_forecast and "forecast" not in selector.needs:
+            # A selector pays for its own projections only: without this, every step of the others would compute them.
+            decoder = decoder.with_forecast(None)
+        self.shape, self._options = decoder.shape, options
+        self._place: dict[int, int] = {}  # row -> place; the places in use are the first ones
+        self._stepped: dict[int, int] = {}  # row -> its length after the last step, of rows that were in it
+        self._drawn: set[int] = set()  # rows whose next token is known on the device
+        self._machinery = Machinery(decoder, runtime=runtime, selector=selector, spec=spec, options=options)
+        self._half = CpuHalf(
+            selector.bind(shape=self.shape, spec=spec), shape=self.shape, spec=spec, keep_queries=options.keep_queries
+        )
+        self.plan, self.spec = self._machinery.plan, spec
+
+    @property
+    def machinery(self) -> Machinery:
+        """What knows places, not rows. For measurements: whoever steps by it alone leaves the rows behind."""
+        self._check_open()
+        return self._machinery
+
+    def claim(self, tokens: int) -> int:
+        """A new row of `tokens` tokens that nobody wrote: its memory holds whatever it held. For measurements."""
+        row = self.add()
+        place = self._place[row]
+        try:
+            self._check_room({row: 0}, tokens)
+            with self._work():
+                self._machinery.reserve({place: tokens})
+                self._machinery.commit({place: tokens})
+        except BaseException:
+            self.retire(row)
+            raise
+        self._lengths[row] = tokens
+        return row
+
+    def describe(self) -> dict[str, str]:
+        """How steps run: engine, capture, copy kernel, memory."""
+        self._check_open()
+        return self._machinery.describe()
+
+    @property
+    def capacity(self) -> CapacityPlan:
+        """What it took of device and host memory, by part."""
+        self._check_open()
+        return self._machinery.capacity
+
+    # Rows -----------------------------------------------------------------------------------------
+
+    def add(self) -> int:
+        """A new, empty row at the end of the batch; raises CapacityError where every place is taken."""
+        self._check_idle()
+        place, chosen = self._free_place(), self._options
+        with self._work():
+            self._machinery.add(place)
+            self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, chosen.seed + self._next_row)
+        return self._seat(place)
+
+    def fork(self, row: int) -> int:
+        """A copy of a row, sharing host pages until one of the two writes; at the end of the batch."""
+        self._check_idle()
+        self._check_row(row)
+        place = self._free_place()
+        with self._work():
+            self._machinery.fork(self._place[row], place)
+        copy = self._seat(place)
+        self._half.forked(row, copy)
+        self._lengths[copy] = self._lengths[row]
+        if row in self._drawn:
+            self._drawn.add(copy)
+        return copy
+
+    def retire(self, row: int) -> None:
+        """Give a row's memory back. The row of the last place moves into the place that becomes free."""
+        self._check_idle()
+        self._check_row(row)
+        del self._lengths[row]
+        self._stepped.pop(row, None)
+        self._drawn.discard(row)
+        self._half.retired(row)
+        place, last = self._place.pop(row), len(self._place)
+        with self._work():
+            self._machinery.retire(place)
+            for other, held in self._place.items():
+                if held == last:
+                    self._machinery.move(last, place)
+                    self._place[other] = place
+
+    def crop(self, row: int, tokens: int) -> None:
+        """Forget everything after the first `tokens` tokens."""
+        self._check_idle()
+        self._check_cut(row, tokens)
+        with self._work():
+            self._cut(row, tokens)
+
+    def set_budget(self, budget: int) -> None:
+        """Change the budget from the next step on. Memory is taken anew and every row read into it, with empty
+        slots, so this takes as long as opening the session; steps are captured again.
+        """
+        self._check_idle()
+        spec, before = self.spec.with_budget(budget), self.spec
+        self._machinery.check(spec)
+        rows = [(row, self.snapshot(row)) for row in sorted(self._place, key=self._place.__getitem__)]
+        try:
+            self._reopen(spec, rows)
+        except BaseException:
+            self._reopen(before, rows)
+            raise
+
+    def _reopen(self, spec: BlockSpec, rows: Sequence[tuple[int, RowSnapshot]]) -> None:
+        machinery = self._machinery
+        with self._work():
+            machinery.reopen(spec)
+            self._half.spec = self.spec = spec
+            for place, (row, snapshot) in enumerate(rows):
+                machinery.add(place)
+                machinery.load(place, snapshot)
+                machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
+
+    def set_sampling(self, row: int, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> None:
+        """How `run` chooses this row's next tokens: 0 is greedy; the same seed gives the same tokens."""
+        self._check_idle()
+        self._check_row(row)
+        with self._work():
+            self._machinery.set_sampling(self._place[row], temperature, top_p, seed)
+
+    def _free_place(self) -> int:
+        place = len(self._place)
+        if place == self._options.places:
+            raise CapacityError(
+                tier="places", need=1, free=0, unit="rows",
+                says=f"all {self._options.places} places of this session hold rows",
+                hint="retire a row, or open the session with more places",
+            )  # fmt: skip
+        return place
+
+    def _seat(self, place: int) -> int:
+        row = self._next_row
+        self._place[row], self._lengths[row] = place, 0
+        self._next_row += 1
+        return row
+
+    def _cut(self, row: int, tokens: int) -> None:
+        self._lengths[row] = tokens
+        self._drawn.discard(row)
+        self._half.cropped(row, tokens)
+        self._machinery.crop(self._place[row], tokens)
+
+    # Work -----------------------------------------------------------------------------------------
+
+    def prefill(
+        self, row: int, tokens: Sequence[int], *, mode: str = "dense", chunk: int = 2048,
+        progress: Callable[[int], None] | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Append tokens to a row; logits [vocab] after the last, on the CPU. `run` goes on with a token drawn from
+        them. Raises ConfigError for mode "selector", which runs on a CPU only.
+        """
+        self._check_idle()
+        self._check_row(row)
+        self._check_chunk(chunk)
+        if mode != "dense":
+            raise ConfigError(f"mode={mode!r} does not run on a GPU; prefill with mode='dense' there")
+        ids = self._check_tokens(tokens)
+        start, machinery, place = self._lengths[row], self._machinery, self._place[row]
+        stop = start + ids.numel()
+        self._check_room({row: start}, ids.numel())
+        logits = torch.empty(0)
+        with self._work({row: start}):
+            machinery.reserve({place: stop})
+            self._half.catch_up(row, start, lambda layer, first: machinery.tiers.read(place, layer, first, start)[0])
+            observe = self._half.observer(row)
+            for offset in range(0, ids.numel(), chunk):
+                part = ids[offset : offset + chunk].to(machinery.device)
+                logits = prefill_chunk(machinery.decoder, machinery.tiers, place, part, start + offset, observe)
+                if progress is not None:
+                    progress(min(offset + chunk, ids.numel()))
+            self._half.read(row, stop)
+            machinery.settle_row(place, stop, stale_from=start)
+            machinery.commit({place: stop})
+            machinery.hand_over(place, self._half.bound, row, stop)
+            machinery.sample_first(place, logits, stop - 1)
+            logits = logits.float().cpu()
+        self._lengths[row] = stop
+        self._drawn.add(row)
+        return logits
+
+    def decode(self, tokens: Mapping[int, int]) -> StepResult:
+        """One step for the rows named; the others sit it out. Reads logits and facts back."""
+        self._check_idle()
+        for row in tokens:
+            self._check_row(row)
+        active = [row for row in self.rows if row in tokens]
+        ids = self._check_tokens([tokens[row] for row in active])
+        self._steps(active, 1, dict(zip(active, ids.tolist(), strict=True)))
+        return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
+
+    def run(self, steps: int, tokens: Mapping[int, int] | None = None) -> None:
+        """`steps` steps of every row, whose tokens are sampled on the device; nothing is read back or waited for.
+
+        tokens  first tokens of rows; the others go on with the one drawn by the step, or the prefill, before
+        """
+        self._check_idle()
+        check_integer("steps", steps, 1)
+        given = {} if tokens is None else tokens
+        for row in given:
+            self._check_row(row)
+        unknown = [row for row in self.rows if row not in given and row not in self._drawn]
+        if unknown or not self.rows:
+            raise ConfigError(f"tokens must name the first token of rows {unknown or 'of the session, which has none'}")
+        if given:
+            self._check_tokens(list(given.values()))
+        self._steps(self.rows, steps, given)
+
+    def _steps(self, active: Sequence[int], steps: int, tokens: Mapping[int, int]) -> None:
+        before = {row: self._lengths[row] for row in active}
+        self._check_room(before, steps)
+        lengths = {self._place[row]: length for row, length in before.items()}
+        given = {self._place[row]: token for row, token in tokens.items()}
+        with self._work(before):
+            self._machinery.reserve({place: length + steps for place, length in lengths.items()})
+            self._machinery.run(bucket_of(len(self._place), self._options.places), lengths, given, steps)
+            self._machinery.commit({place: length + steps for place, length in lengths.items()})
+        self._stepped = {row: before[row] + steps for row in active}
+        self._lengths.update(self._stepped)
+        self._drawn.update(active)
+
+    def _check_room(self, before: Mapping[int, int], more: int) -> None:
+        room = self._machinery.tokens
+        for row, length in before.items():
+            if length + more > room:
+                raise CapacityError(
+                    tier="row", need=length + more, free=room, unit="tokens",
+                    says=f"row {row} of {length} tokens cannot grow by {more}: rows of this session hold {room}",
+                    hint="crop the row, or open the session with more tokens",
+                )  # fmt: skip
+
+    # What the last step left ----------------------------------------------------------------------
+
+    def last_logits(self) -> torch.Tensor:
+        """float32 [B, vocab] of the last step, in batch order, on the CPU; NaN for rows that sat it out."""
+        self._check_open()
+        made = self._machinery.logits().float().cpu()
+        logits = made.new_full((len(self.rows), made.shape[1]), float("nan"))
+        for i, row in enumerate(self.rows):
+            if row in self._stepped:
+                logits[i] = made[self._place[row]]
+        return logits
+
+    def last_facts(self) -> StepFacts:
+        """What the last step met. Late blocks are not counted: nobody looks at the clock in mid-step."""
+        self._check_open()
+        places = [self._place[row] for row in self.rows]
+        active = np.array([row in self._stepped for row in self.rows], bool)
+        lengths = np.array([self._stepped.get(row, 0) for row in self.rows], np.int64)
+        return self._machinery.facts(places, active, lengths)
+
+    def tokens(self) -> dict[int, int]:
+        """By row, the token that the next step of `run` takes."""
+        self._check_open()
+        drawn = self._machinery.rows.token.tolist()
+        return {row: drawn[self._place[row]] for row in self.rows}
+
+    # Moving rows between sessions ------------------------------------------------------------------
+
+    def snapshot(self, row: int) -> RowSnapshot:
+        """The row's cache, to be continued in another session of the same model, on any device."""
+        self._check_idle()
+        self._check_row(row)
+        place, tokens = self._place[row], self._lengths[row]
+        with self._work():
+            parts = [self._machinery.tiers.read(place, layer, 0, tokens) for layer in range(self.shape.layers)]
+            return self._half.snapshot(row, tokens, parts)
+
+    def adopt(self, snapshot: RowSnapshot) -> int:
+        """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
+        check_snapshot(snapshot, self.shape)
+        row = self.add()
+        place = self._place[row]
+        try:
+            self._check_room({row: 0}, snapshot.tokens)
+            with self._work():
+                self._machinery.load(place, snapshot)
+                self._half.adopt(row, snapshot)
+                self._machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
+        except BaseException:
+            self.retire(row)
+            raise
+        self._lengths[row] = snapshot.tokens
+        return row
+
+    @property
+    def used_bytes(self) -> dict[str, int]:
+        """Bytes taken by tier, "host" and "device"."""
+        self._check_open()
+        return self._machinery.used_bytes
+
+    def close(self) -> None:
+        """Wait for what runs and give memory back; closing twice is allowed."""
+        if self._closed:
+            return
+        self._check_idle()
+        self._closed = True
+        self._machinery.close()
+        self._lengths.clear()
+        self._place.clear()
+
+    @contextlib.contextmanager
+    def _work(self, before: Mapping[int, int] | None = None) -> Iterator[None]:
+        """Inside, work is issued to the compute lane. Whatever interrupts it, the rows in `before` are as they were."""
+        lanes = self._machinery.lanes
+        self._working = True
+        try:
+            with torch.inference_mode(), lanes.step():
+                try:
+                    yield
+                except BaseException:
+                    lanes.settle()
+                    for row, tokens in (before or {}).items():
+                        self._cut(row, tokens)
+                        self._machinery.settle_row(self._place[row], tokens, stale_from=0)
+                    raise
+        finally:
+            self._working = False

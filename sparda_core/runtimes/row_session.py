@@ -1,0 +1,83 @@
+"""RowSession: what sessions on any device share: rows by id, their lengths and order, and the checks of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from sparda_core.errors import ConfigError, RowError, SpardaError
+from sparda_core.runtime import Session
+from sparda_core.shapes import ModelShape
+
+
+class RowSession(Session):
+    """Keeps the length of every row, in batch order; where its data lies is the concrete session's business."""
+
+    shape: ModelShape
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, int] = {}
+        self._next_row, self._closed, self._working = 0, False, False
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Row ids, in batch order."""
+        return tuple(self._lengths)
+
+    def length(self, row: int) -> int:
+        """Tokens of a row in the cache."""
+        self._check_row(row)
+        return self._lengths[row]
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Set the batch order; `rows` must name every row once."""
+        self._check_idle()
+        if len(rows) != len(self._lengths) or set(rows) != set(self._lengths):
+            raise ConfigError(f"rows={list(rows)} must name every row once: {list(self._lengths)}")
+        self._lengths = {row: self._lengths[row] for row in rows}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SpardaError("session is closed; open a new one")
+
+    def _check_idle(self) -> None:
+        """What changes rows must not be called by an observer, nor from another thread, while a step runs."""
+        self._check_open()
+        if self._working:
+            raise SpardaError("session is in the middle of a step; wait until it has ended")
+
+    def _check_row(self, row: int) -> None:
+        self._check_open()
+        if row not in self._lengths:
+            raise RowError(f"row={row!r} is not in this session; rows: {list(self._lengths)}")
+
+    def _check_cut(self, row: int, tokens: int) -> None:
+        self._check_row(row)
+        if not _whole(tokens) or not 0 <= tokens <= self._lengths[row]:
+            raise ConfigError(f"tokens={tokens!r} must be an integer from 0 to the row's length {self._lengths[row]}")
+
+    def _check_chunk(self, chunk: int) -> None:
+        if not _whole(chunk) or chunk < 1:
+            raise ConfigError(f"chunk={chunk!r} must be an integer >= 1")
+
+    def _check_tokens(self, tokens: Sequence[int]) -> torch.Tensor:
+        if not len(tokens):
+            raise ConfigError("tokens is empty; give at least one")
+        try:
+            given = torch.as_tensor(tokens)
+        except (OverflowError, RuntimeError, TypeError, ValueError) as wrong:
+            raise ConfigError(f"tokens must be a flat list of token ids: {wrong}") from wrong
+        if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+            raise ConfigError(f"tokens must be integers, not {given.dtype}: a token id is never rounded")
+        ids = given.to(torch.int64)
+        if ids.ndim != 1 or int(ids.min()) < 0 or int(ids.max()) >= self.shape.vocab:
+            raise ConfigError(
+                f"tokens must be ids between 0 and {self.shape.vocab - 1}; got {int(ids.min())}..{int(ids.max())}"
+            )
+        return ids
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

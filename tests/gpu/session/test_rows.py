@@ -1,0 +1,153 @@
+"""Rows come and go between steps as they do on a CPU; whatever fails, they are as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparda_core.errors import CapacityError, ConfigError, RowError, SpardaError
+from tests.gpu.session.worlds import SHAPE, SPEC, Pair, close, prompt, same_facts
+from tests.gpu_env import DEVICE
+
+PAIRS: list[tuple[str, str, dict[str, object]]] = [
+    ("forecast", "offload-prefetch", {"policy": "lru", "slots": 6}),
+    ("query", "offload-sync", {"policy": "last-selection"}),
+]
+if DEVICE.type == "cuda":
+    PAIRS += [("infinigen", "offload-sync", {"policy": "lru"}), ("forecast", "resident", {})]
+
+
+@pytest.mark.parametrize(("selector", "runtime", "options"), PAIRS)
+def test_rows_are_forked_cropped_retired_and_added_in_mid_way(
+    selector: str, runtime: str, options: dict[str, object]
+) -> None:
+    with Pair(selector, runtime, runtime_options=options) as pair:
+        first, second = pair.add(prompt(63)), pair.add(prompt(30, 1))
+        copy = pair.fork(first)
+        pair.step({copy: 5, second: 6})  # the first sits it out
+        pair.crop(first, 40)
+        pair.retire(second)  # the copy moves into its place
+        fresh = pair.add(prompt(3, 2))
+        for session in pair.both():
+            session.reorder([fresh, copy, first])
+        pair.steps(1)
+        pair.prefill(copy, prompt(20, 3), chunk=7)
+        pair.steps(1)
+
+
+def test_a_row_that_sits_a_step_out_neither_moves_nor_counts() -> None:
+    with Pair("forecast", "offload-prefetch", places=2) as pair:
+        first, second = pair.add(prompt(33)), pair.add(prompt(20, 1))
+        for _ in range(2):
+            pair.step({second: 3})
+        assert (pair.gpu.length(first), pair.gpu.length(second)) == (33, 22)
+        logits = pair.gpu.last_logits()
+        assert logits[0].isnan().all()
+        assert not logits[1].isnan().any()
+        pair.step({first: 4})
+
+
+def test_an_empty_row_begins_with_a_decoded_token() -> None:
+    with Pair("query", "offload-sync", places=1) as pair:
+        row = pair.cpu.add()
+        assert pair.gpu.add() == row
+        pair.steps(2, {row: 7})
+
+
+def test_steps_without_the_host_take_the_tokens_that_they_sample() -> None:
+    with Pair("forecast", "offload-prefetch", places=2) as pair:
+        rows = [pair.add(prompt(30)), pair.add(prompt(9, 1))]
+        pair.gpu.run(3)
+        tokens = {row: _greedy(row, length) for row, length in zip(rows, (30, 9), strict=True)}
+        result = pair.cpu.decode(tokens)
+        for _ in range(2):
+            tokens = {row: int(result.logits[i].argmax()) for i, row in enumerate(rows)}
+            result = pair.cpu.decode(tokens)
+        tokens = {row: int(result.logits[i].argmax()) for i, row in enumerate(rows)}
+        assert pair.gpu.tokens() == tokens
+        same_facts(pair.gpu.last_facts(), result.facts)
+        close(pair.gpu.last_logits(), result.logits)
+
+
+def _greedy(row: int, length: int) -> int:
+    """What prefill of the prompt that the row read chooses."""
+    with Pair("window", "resident", places=1) as other:
+        logits = other.cpu.prefill(other.cpu.add(), prompt(length, row))
+    return int(logits.argmax())
+
+
+def test_a_failed_step_leaves_rows_as_they_were() -> None:
+    with Pair("forecast", "offload-prefetch", runtime_options={"policy": "lru"}, places=2) as pair:
+        row = pair.add(prompt(47))
+        pair.steps(1)
+        engine = pair.gpu._machinery.engine
+        fetch = engine.fetch
+
+        def broken(*_: object) -> None:
+            raise SpardaError("the link is cut")
+
+        engine.fetch = broken  # type: ignore[assignment, method-assign]
+        with pytest.raises(SpardaError, match="link is cut"):
+            pair.gpu.decode({row: 3})
+        engine.fetch = fetch  # type: ignore[method-assign]
+        assert pair.gpu.length(row) == 48
+        got, want = pair.gpu.decode({row: 3}), pair.cpu.decode({row: 3})
+        close(got.logits, want.logits)
+
+
+def test_what_does_not_fit_is_refused_and_nothing_changes() -> None:
+    with Pair("window", "offload-prefetch", places=1, tokens=64) as pair:
+        row = pair.add(prompt(62))
+        with pytest.raises(CapacityError, match=r"all 1 places.*more places"):
+            pair.gpu.add()
+        with pytest.raises(CapacityError, match=r"cannot grow by 3.*rows of this session hold 64"):
+            pair.gpu.prefill(row, [1, 2, 3])
+        with pytest.raises(CapacityError, match="cannot grow by 3"):
+            pair.gpu.run(3)
+        with pytest.raises(ConfigError, match="mode='dense'"):
+            pair.gpu.prefill(row, [1], mode="selector")
+        with pytest.raises(RowError, match="row=9"):
+            pair.gpu.decode({9: 1})
+        with pytest.raises(ConfigError, match="ids between 0 and 96"):
+            pair.gpu.decode({row: SHAPE.vocab})
+        with pytest.raises(ConfigError, match="from 0 to the row's length 62"):
+            pair.gpu.crop(row, 63)
+        pair.steps(2)
+    with pytest.raises(SpardaError, match="closed"):
+        pair.gpu.add()
+    pair.gpu.close()
+
+
+def test_a_row_moves_from_a_cpu_to_a_gpu_and_back() -> None:
+    with Pair("infinigen", "offload-prefetch", keep_queries=64) as pair:
+        row = pair.add(prompt(40))
+        token = pair.steps(1)[row]
+        there = pair.cpu.snapshot(row)
+        back = pair.gpu.snapshot(row)
+        for name in ("keys", "values", "queries"):
+            np.testing.assert_allclose(getattr(back, name), getattr(there, name), rtol=2e-4, atol=2e-4)
+        adopted = pair.gpu.adopt(there)
+        assert pair.cpu.adopt(back) == adopted
+        pair.steps(2, {row: token, adopted: token})
+
+
+@pytest.mark.parametrize("budget", [SPEC.forced, 5])
+def test_the_budget_changes_between_steps(budget: int) -> None:
+    with Pair("query", "offload-sync", places=2) as pair:
+        pair.add(prompt(70))
+        pair.add(prompt(20, 1))
+        pair.steps(1)
+        for session in pair.both():
+            session.set_budget(budget)
+            # Fewer or more slots are new ones on a GPU, and empty: let the CPU's be so too.
+        for row in pair.cpu.rows:
+            pair.cpu._tiers.refresh(row, pair.cpu.length(row), stale_from=0)
+        pair.steps(1)
+
+
+def test_a_budget_below_the_forced_blocks_is_refused_and_the_session_goes_on() -> None:
+    with Pair("query", "offload-sync", places=1) as pair:
+        pair.add(prompt(40))
+        with pytest.raises(ConfigError, match="budget=2"):
+            pair.gpu.set_budget(2)
+        pair.steps(1)
