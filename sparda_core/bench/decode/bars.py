@@ -1,4 +1,4 @@
-"""What the decode path must reach, as figures of measured rows: each with its floor, its ratio and whether it is met."""
+"""What the decode path must reach, as figures of measured rows: each with its bound and whether it is met."""
 
 from __future__ import annotations
 
