@@ -16,7 +16,6 @@ at 44 to 50 GB/s, 16 x 16 KiB 1.17 / 1.23 / 1.7.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ import torch
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from benchmarks.gpu.beside import Gemms, beside
 from benchmarks.gpu.clock import between, graph_of, median_us
+from benchmarks.gpu.keep import keep
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.gather.runs import FLOAT8_TUNING, CopyTuning
 from sparda_core.kernels.quantise.reference import dequantise_blocks, quantise_blocks
@@ -232,9 +232,7 @@ def main() -> None:
     check(pool)
     if not ON_GPU:
         return
-    rows = measure(pool)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    keep(args.json, "the copy kernel, alone and beside matrix products", measure(pool))
 
 
 if __name__ == "__main__":

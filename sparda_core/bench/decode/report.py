@@ -60,8 +60,12 @@ class Rows:
 
     def one(self, **fields: Any) -> Row | None:
         """The row whose fields have these values; None where no or several rows do."""
-        found = [row for row in self._rows if all(row[name] == value for name, value in fields.items())]
+        found = self.all(**fields)
         return found[0] if len(found) == 1 else None
+
+    def all(self, **fields: Any) -> list[Row]:
+        """All rows whose fields have these values."""
+        return [row for row in self._rows if all(row[name] == value for name, value in fields.items())]
 
     def batches(self, context: int) -> list[int]:
         """Batch sizes measured at a context."""
@@ -105,7 +109,8 @@ def bound_s(early: Row, resident: Row) -> float:
     second adds the compute before the first transfer can be known and after the last one is needed.
     """
     slowdown = early["compute_beside_copy_s"] / early["compute_s"]
-    return max(float(slowdown * resident["step_s"]), float(early["head_s"] + early["copies_s"] + early["tail_s"]))
+    copies = early["head_s"] + early["copies_beside_s"] + early["tail_s"]
+    return max(float(slowdown * resident["step_s"]), float(copies))
 
 
 def _ratio(slow: Row | None, fast: Row | None) -> float | None:
