@@ -56,6 +56,14 @@ def _write_out(out, mixed, total, o_g, o_d, m_gd, s_h):
     tl.store(out + o_g[:, None] * s_h + o_d[None, :], mixed.to(out.dtype.element_ty), mask=m_gd)
 
 
+@triton.jit
+def _leave(mixed, stats, b_o, top, total, o_g, o_d, m_gd, G: tl.constexpr, D: tl.constexpr):
+    """A piece's result, for whoever adds up."""
+    tl.store(mixed + o_g[:, None] * D + o_d[None, :], b_o, mask=m_gd)
+    tl.store(stats + o_g, top, mask=o_g < G)
+    tl.store(stats + G + o_g, total, mask=o_g < G)
+
+
 # Few variants are compiled: a number of pieces is only known to the compiler where one program adds them up.
 @triton.jit(do_not_specialize=["splits"])
 def attend_kernel(
@@ -111,9 +119,7 @@ def attend_kernel(
         _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh)
     else:
         i_part = i_pair * splits + i_s
-        tl.store(mixed + i_part * (G * D) + o_g[:, None] * D + o_d[None, :], b_o, mask=m_gd)
-        tl.store(stats + i_part * (2 * G) + o_g, top, mask=o_g < G)
-        tl.store(stats + i_part * (2 * G) + G + o_g, total, mask=o_g < G)
+        _leave(mixed + i_part * (G * D), stats + i_part * (2 * G), b_o, top, total, o_g, o_d, m_gd, G, D)
         if JOIN > 1:
             # Every thread's stores come before the barrier, the barrier before one thread's release.
             tl.debug_barrier()
