@@ -60,7 +60,8 @@ def main() -> int:
     program = sanitizer()
     if program is None or not torch.cuda.is_available():
         lacks = "CUDA device" if program is not None else "compute-sanitizer (it comes with the CUDA toolkit)"
-        print(f"sanitize: no {lacks} on this machine; `python -m {SCRIPT[1]}` launches the same kernels", file=sys.stderr)
+        said = f"sanitize: no {lacks} on this machine; `python -m {SCRIPT[1]}` launches the same kernels"
+        print(said, file=sys.stderr)
         return 2
     folder = args.out or Path(tempfile.mkdtemp(prefix="sanitize-"))
     folder.mkdir(parents=True, exist_ok=True)
