@@ -99,9 +99,11 @@ def sweep(batch: int) -> tuple[list[dict[str, object]], list[dict[str, object]]]
         scratch = layers.scratch(tuning)
         launches = [lambda i=i: layers.launch(i % count, scratch, early) for i in range(max(24, count))]
         return {
-            "batch": batch, "us": median_us(launches, 7), "floor_us": nbytes / 4.2e6, "splits": tuning.splits,
+            "batch": batch, "us": median_us(launches, 7), "floor_us": nbytes / 4.2e6,
+            "splits": tuning.splits,
             "warps": tuning.warps, "tokens": tuning.tokens, "depth": tuning.depth,
-            "fused": tuning.splits is not None and tuning.splits <= tuning.fused_up_to, "early": tuning.early, "starts_early": early,
+            "fused": tuning.splits is not None and tuning.splits <= tuning.fused_up_to,
+            "early": tuning.early, "starts_early": early,
         }  # fmt: skip
 
     tried = sorted(((timed(tuning, 0), tuning) for tuning in choices(batch)), key=lambda pair: pair[0]["us"])

@@ -137,7 +137,7 @@ def _launch(
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=cut.tokens,
         JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages, EARLY=early > 0,
-        TELL=scratch.early and not cut.join, num_warps=max(cut.warps, padded(group, 16) // 16),
+        TELL=scratch.early and not cut.join, num_warps=max(cut.warps, min(16, padded(group, 16) * wide // 1024)),
         **_launched(early > 0),
     )  # fmt: skip
     if not cut.join:
