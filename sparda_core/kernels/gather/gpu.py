@@ -19,11 +19,12 @@ from sparda_core.kernels.quantise.gpu import from_e4m3, has_e4m3, require_host
 
 
 @triton.jit
-def _gather_kernel(
-    source, target, source_ids, target_ids, count, most, s_source, s_target,
+def copy_runs(
+    source, target, source_ids, target_ids, blocks, s_source, s_target,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    runs = tl.minimum(tl.load(count), most) * PER_BLOCK
+    """This program's share of a list of `blocks` blocks."""
+    runs = blocks * PER_BLOCK
     o_r, o_w = tl.arange(0, ROWS), tl.arange(0, RUN)
     for first in range(tl.program_id(0) * ROWS, runs, tl.num_programs(0) * ROWS):
         i_r = first + o_r  # runs of the list
@@ -39,12 +40,12 @@ def _gather_kernel(
 
 
 @triton.jit
-def _widen_kernel(
-    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
+def widen_runs(
+    source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
     HALF: tl.constexpr, RUN: tl.constexpr, PER_HALF: tl.constexpr, ROWS: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """The same for float8 (e4m3) blocks, widened on the way: runs of K and of V side by side, a scale for each."""
-    runs = tl.minimum(tl.load(count), most) * PER_HALF
+    runs = blocks * PER_HALF
     o_r, o_kv = tl.arange(0, ROWS), tl.arange(0, 2)
     # A thread loads as many codes at a time as the values it stores at a time: nothing changes hands in between.
     o_w = tl.max_contiguous(tl.arange(0, RUN), 128 // target.dtype.element_ty.primitive_bitwidth)
@@ -63,6 +64,26 @@ def _widen_kernel(
         wide = from_e4m3(b_rvw, NATIVE) * scale[:, :, None]
         p_rvw = (target + i_t * s_target + o_run)[:, None, None] + o_vw
         tl.store(p_rvw, wide.to(target.dtype.element_ty), mask=m_rvw)
+
+
+@triton.jit
+def _gather_kernel(
+    source, target, source_ids, target_ids, count, most, s_source, s_target,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.minimum(tl.load(count), most)
+    copy_runs(source, target, source_ids, target_ids, blocks, s_source, s_target, WORDS, RUN, PER_BLOCK, ROWS)
+
+
+@triton.jit
+def _widen_kernel(
+    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
+    HALF: tl.constexpr, RUN: tl.constexpr, PER_HALF: tl.constexpr, ROWS: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.minimum(tl.load(count), most)
+    widen_runs(
+        source, target, scales, source_ids, target_ids, blocks, s_source, s_target, HALF, RUN, PER_HALF, ROWS, NATIVE
+    )
 
 
 def gather_blocks(
@@ -86,35 +107,47 @@ def gather_blocks(
     device = require_device(
         target=target, source_ids=source_ids, target_ids=target_ids, count=count, scales=scales
     )
-    _check(source, target, source_ids, target_ids, count, scales)
+    check_copy(source, target, source_ids, target_ids, count, scales)
     require_host(source, "source", device)
     check_ctas(ctas)
     most = source_ids.shape[0]
+    lists = (source_ids, target_ids, count, most)
     if scales is not None:
-        runs = cut_runs(2 * source.shape[2] * source.shape[3], in_flight_bytes, halves=2)
-        _widen_kernel[(ctas,)](
-            source, target, scales, source_ids, target_ids, count, most, source.stride(0), target.stride(0),
-            HALF=runs.words * 4, RUN=runs.run * 4, PER_HALF=runs.per_block, ROWS=runs.rows, NATIVE=has_e4m3(device),
-            num_warps=runs.warps,
-        )  # fmt: skip
+        options = widen_options(source, in_flight_bytes, device)
+        _widen_kernel[(ctas,)](source, target, scales, *lists, source.stride(0), target.stride(0), **options)
         return
+    options, words = copy_options(source, in_flight_bytes), block_words(source)
+    target = block_words(target)
+    _gather_kernel[(ctas,)](words, target, *lists, words.stride(0), target.stride(0), **options)
+
+
+def copy_options(source: torch.Tensor, in_flight_bytes: int) -> dict[str, int]:
+    """Constants and warps of `copy_runs` for blocks like those of `source`."""
     runs = cut_runs(2 * source.shape[2] * source.shape[3] * source.element_size(), in_flight_bytes)
-    source_words, target_words = _words(source), _words(target)
-    _gather_kernel[(ctas,)](
-        source_words, target_words, source_ids, target_ids, count, most, source_words.stride(0), target_words.stride(0),
-        WORDS=runs.words, RUN=runs.run, PER_BLOCK=runs.per_block, ROWS=runs.rows, num_warps=runs.warps,
-    )  # fmt: skip
+    return {
+        "WORDS": runs.words, "RUN": runs.run, "PER_BLOCK": runs.per_block, "ROWS": runs.rows, "num_warps": runs.warps
+    }  # fmt: skip
 
 
-def _words(blocks: torch.Tensor) -> torch.Tensor:
+def widen_options(source: torch.Tensor, in_flight_bytes: int, device: torch.device) -> dict[str, int]:
+    """Constants and warps of `widen_runs` for codes like those of `source`."""
+    runs = cut_runs(2 * source.shape[2] * source.shape[3], in_flight_bytes, halves=2)
+    return {
+        "HALF": runs.words * 4, "RUN": runs.run * 4, "PER_HALF": runs.per_block, "ROWS": runs.rows,
+        "NATIVE": has_e4m3(device), "num_warps": runs.warps,
+    }  # fmt: skip
+
+
+def block_words(blocks: torch.Tensor) -> torch.Tensor:
     """The same memory as int32 [n, words]: a copy does not care what its bytes mean."""
     return blocks.flatten(1).view(torch.int32)
 
 
-def _check(
+def check_copy(
     source: torch.Tensor, target: torch.Tensor, source_ids: torch.Tensor, target_ids: torch.Tensor,
     count: torch.Tensor, scales: torch.Tensor | None,
 ) -> None:  # fmt: skip
+    """Raise ConfigError where the tensors of a copy do not fit each other."""
     require_shape(source, "source", m=None, KV=2, block=None, D=None)
     require_shape(target, "target", n=None, KV=2, block=source.shape[2], D=source.shape[3])
     require_shape(source_ids, "source_ids", most=None)
