@@ -23,7 +23,7 @@ def copy_runs(
     source, target, source_ids, target_ids, blocks, s_source, s_target,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """This program's share of a list of `blocks` blocks."""
+    """One program's share of a list of `blocks` blocks."""
     runs = blocks * PER_BLOCK
     o_r, o_w = tl.arange(0, ROWS), tl.arange(0, RUN)
     for first in range(tl.program_id(0) * ROWS, runs, tl.num_programs(0) * ROWS):

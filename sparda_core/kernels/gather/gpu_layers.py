@@ -64,7 +64,7 @@ def _ready(signals, programs, most):
 
 @triton.jit
 def _tell(signals):
-    """This program's blocks of a layer are there, all threads' of them."""
+    """One program's blocks of a layer are there, all threads' of them."""
     tl.debug_barrier()
     tl.atomic_add(signals + _DONE, 1, sem="release", scope="gpu")
 

@@ -101,8 +101,9 @@ class Captured(Replays):
     needs no state to be put back. All graphs share one pool: only one of them runs at a time.
     """
 
-    def __init__(self, eager: Eager, lanes: StreamLanes) -> None:
-        self._eager, self._lanes = eager, lanes
+    def __init__(self, eager: Eager, lanes: StreamLanes, make: Pieces | None = None) -> None:
+        """`make`, if given, makes the pieces to be captured, where they are not those that `eager` issues."""
+        self._eager, self._lanes, self._make = eager, lanes, make or eager.pieces
         self._pool = torch.cuda.graph_pool_handle()
         self._warm: set[StepKey] = set()
         self._graphs: dict[StepKey, tuple[_Captured, ...]] = {}
@@ -127,7 +128,7 @@ class Captured(Replays):
     def _capture(self, key: StepKey) -> tuple[_Captured, ...]:
         self._lanes.settle()
         with _nothing_collected():
-            made = tuple(_Captured(piece, self._graph(piece)) for piece in self._eager.pieces(key))
+            made = tuple(_Captured(piece, self._graph(piece)) for piece in self._make(key))
         # A graph destroyed during another's capture breaks that capture; nothing is being captured now.
         self._old.clear()
         return made
