@@ -8,7 +8,6 @@ Without a GPU the checks run by Triton's interpreter at a tiny size, and nothing
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 import attrs
 import torch
 
+from benchmarks.gpu.keep import keep
 from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
 
 from sparda_core.kernels.append import gpu, reference  # isort: skip
@@ -345,8 +345,7 @@ def main() -> None:
                 f"{row['early_step_s'] * 1e3:.3f} (same logits: {row['early_is_same']}), products alone "
                 f"{row['products_s'] * 1e3:.3f}, weights / 4.2 TB/s {row['weights_floor_s'] * 1e3:.3f}"
             )
-    if args.json:
-        args.json.write_text(json.dumps({"checks": checks, "rows": rows}, indent=1) + "\n")
+    keep(args.json, "rotary, append and the small kernels of a step", rows, checks=checks)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Predicted before measuring, a layer in bf16 with budget 96 x 64 (floor = keys an
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from benchmarks.gpu.clock import median_us
+from benchmarks.gpu.keep import keep
 from sparda_core.device_view import Choice
 from sparda_core.kernels.attend.gpu import AttendScratch, attend_all, attend_pages, attend_scratch, attend_slots
 from sparda_core.kernels.attend.splitting import Tuning
@@ -169,8 +169,7 @@ def main() -> None:
     rows += [row("all, 128K", batch, time_resident(batch, everything=True), CONTEXT - 4) for batch in (1, 4, 16)]
     if args.sweep:
         rows += sweep()
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    keep(args.json, "attention of one token", rows)
 
 
 if __name__ == "__main__":

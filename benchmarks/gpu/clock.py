@@ -9,8 +9,12 @@ import torch
 
 
 def graph_of(launches: Sequence[Callable[[], None]]) -> torch.cuda.CUDAGraph:
-    """One graph of all launches in order; each runs once before, so that kernels are compiled and buffers warm."""
+    """One graph of all launches in order; each runs once before, so that kernels are compiled and buffers warm.
+
+    Whatever the current stream has under way ends first: tensors that it is still filling are not read.
+    """
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for launch in launches:
             launch()

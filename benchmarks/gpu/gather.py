@@ -13,7 +13,6 @@ Beside GEMMs at batch 16 / 64 / 256: 2 x 128 KiB 1.04 / 1.04 / 1.02 at 44 to 50 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from benchmarks.gpu.clock import between, graph_of
+from benchmarks.gpu.keep import keep
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.quantise.reference import dequantise_blocks, quantise_blocks
 
@@ -207,8 +207,7 @@ def main() -> None:
     for batch in (16, 64, 256):
         gemms = Gemms.of(batch)
         rows += [beside(pool, batch, gemms, name, copy) for name, copy in copies.items()]
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    keep(args.json, "the copy kernel, alone and beside matrix products", rows)
 
 
 if __name__ == "__main__":

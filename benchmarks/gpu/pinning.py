@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
-import json
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.keep import keep
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.runtimes.gpu.alias import as_words, on_device
 from sparda_core.runtimes.gpu.mapping import Mapping
@@ -164,8 +164,7 @@ def main(arguments: list[str]) -> None:
     cases = [("cuda-host-alloc", 8), ("register-4k", 8), ("register-4k", 1), ("register-huge", 8)]
     rows = [measure(method, size, device, threads=threads) for method, threads in cases]
     show(rows)
-    if given.json:
-        Path(given.json).write_text(json.dumps(rows, indent=1) + "\n")
+    keep(given.json, "ways to pin host memory", rows)
 
 
 if __name__ == "__main__":

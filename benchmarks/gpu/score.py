@@ -13,7 +13,6 @@ Predicted before measuring, microseconds a layer at 128K: forecast 3.5 at batch 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from benchmarks.gpu.clock import median_us
+from benchmarks.gpu.keep import keep
 from sparda_core.device_view import Choice
 from sparda_core.kernels.pool import tiles
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
@@ -199,8 +199,7 @@ def main() -> None:
     table(rows)
     if args.sweep:
         rows += sweep()
-    if args.json is not None:
-        args.json.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n")
+    keep(args.json, "scoring kernels", rows)
 
 
 if __name__ == "__main__":

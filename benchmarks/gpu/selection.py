@@ -9,7 +9,6 @@ Without a GPU the checks run by Triton's interpreter at a tiny size, and nothing
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import attrs
 import torch
 
+from benchmarks.gpu.keep import keep
 from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
 
 from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots  # isort: skip
@@ -205,8 +205,7 @@ def main() -> None:
     print("  ".join(f"{name:>{_width(name)}}" for name in rows[0]))
     for row in rows:
         print("  ".join(f"{value!s:>{_width(name)}}" for name, value in row.items()))
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    keep(args.json, "top-k and diff", rows)
 
 
 def _width(name: str) -> int:

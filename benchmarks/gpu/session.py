@@ -9,7 +9,6 @@ Without a GPU the check runs by Triton's interpreter on a tiny model, and nothin
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu.keep import keep
 from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
 
 from sparda_core.models.synthetic import synthetic_model  # isort: skip
@@ -154,8 +154,7 @@ def main() -> None:
             rows.append(measure(model, pair, batch, args.tokens))
             said = (f"{k}={v:.3f}" if isinstance(v, float) else f"{k}={v}" for k, v in rows[-1].items())
             print("  ".join(said), flush=True)
-    if args.json is not None:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    keep(args.json, "steps of a session, captured and not", rows)
 
 
 if __name__ == "__main__":

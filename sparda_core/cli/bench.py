@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
 from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, row_of, table
-from sparda_core.bench.decode.store import Settings, Store
+from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import add_json
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import Report, progress
+from sparda_core.cli.screen import cell as cell_text
 from sparda_core.cli.screen import plain, show_json, show_table
 from sparda_core.errors import CapacityError, ConfigError
 
@@ -34,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--most", type=_SIZE, metavar="CELLS", help="measure no more than the first so many")
     which.add_argument("--most-batch", type=_SIZE, metavar="ROWS", help="leave out larger batches")
     which.add_argument("--list", action="store_true", help="name the cells and measure nothing")
+    which.add_argument(
+        "--show", type=Path, metavar="FILE", help="show the rows of a decode.json and measure nothing; needs no GPU"
+    )
     how = parser.add_argument_group("measuring")
     how.add_argument("--steps", type=number(int, least=64), default=96, metavar="STEPS", help="behind each median")
     how.add_argument("--warmup", type=_SIZE, default=16, metavar="STEPS", help="steps before them")
@@ -52,6 +57,10 @@ def run(args: argparse.Namespace) -> int:
     """Measure the cells asked for; the folder is complete after every cell."""
     if args.subject not in SUBJECTS:
         raise ConfigError(f"subject={args.subject!r} is unknown; known: {', '.join(SUBJECTS)}")
+    if args.show is not None:
+        document = read_rows(args.show)
+        _tell(document, as_json=args.json)
+        return 0
     cells = chosen(args)
     if args.list:
         _list(cells, as_json=args.json)
@@ -65,11 +74,15 @@ def run(args: argparse.Namespace) -> int:
     with progress() as report, Bench(settings, cells, report=report) as bench:
         rows = measure_all(cells, bench, store, resume=args.resume, report=report)
         document = store.finish(rows, bench.provenance())
-    if args.json:
+    _tell(document, as_json=args.json)
+    return 0
+
+
+def _tell(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
         show_json(document)
     else:
-        show(rows)
-    return 0
+        show(document["rows"])
 
 
 def chosen(args: argparse.Namespace) -> list[Cell]:
@@ -110,6 +123,12 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     lines = comparisons(rows)
     if lines:
         show_table("What overlap and selection gain", tuple(lines[0]), [tuple(line.values()) for line in lines])
+    judged = [
+        (bar.name, bar.where, bar.figure, ("at least " if bar.least else "at most ") + cell_text(bar.bound), bar.met)
+        for bar in bars(rows)
+    ]
+    if judged:
+        show_table("Against what it must reach", ("what", "where", "figure", "bound", "met"), judged)
 
 
 def _list(cells: Sequence[Cell], *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from sparda_core.cli.options import (
     POSITIVE,
     SEED,
     add_combination,
+    add_device,
     add_json,
     add_link,
     add_model,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_spec(parser, BlockSpec())
     add_model(parser)
+    add_device(parser)
     add_link(parser)
     add_json(parser)
 

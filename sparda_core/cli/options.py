@@ -126,6 +126,14 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """--device: where the model lies and decodes."""
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu",
+        help="where the model decodes; cuda: an NVIDIA GPU, its step one CUDA graph",
+    )  # fmt: skip
+
+
 def add_text(parser: argparse.ArgumentParser) -> None:
     """--text and --max-tokens: what is read."""
     group = parser.add_argument_group("text")

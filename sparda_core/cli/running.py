@@ -30,21 +30,26 @@ Report = Callable[[str, int, int], None]
 
 
 def load(args: argparse.Namespace) -> Model:
-    """The model of --model and --forecast."""
+    """The model of --model and --forecast, on the device of --device where the command has it."""
     from sparda_core.models.load import load_model
 
     with console(sys.stderr).status(f"loading {args.model}"):
-        return load_model(args.model, forecast=args.forecast)
+        return load_model(args.model, forecast=args.forecast, device=getattr(args, "device", "cpu"))
 
 
 def combine(args: argparse.Namespace, model: Model, **session_options: Any) -> Combination:
     """The combination of --selector, --runtime and their options on a loaded model."""
     from sparda_core.compose import compose
 
+    session_options = {"threads": args.threads, **session_options}
+    if model.decoder.device.type != "cpu":
+        if any(value is not None for value in session_options.values()):
+            raise ConfigError("--threads and --link-gb-s are of a CPU; leave them out with --device cuda")
+        session_options = {}
     return compose(
         model.decoder, args.selector, args.runtime, spec=spec_of(args),
         selector_options=selector_options(args.selector_option), runtime_options=runtime_options(args),
-        threads=args.threads, **session_options,
+        **session_options,
     )  # fmt: skip
 
 

@@ -22,9 +22,10 @@ def run_ahead(engine: Engine) -> None:
     """Take the compute lane as far ahead as nothing else can notice."""
     track, slots, watched = engine.main[0], engine.slots, engine.layout.watched
     while not slots.waiting and slots.due_ns == NEVER:
+        engine.recall()
         horizon_ns = _horizon_ns(engine)
-        if track.state == LAUNCH:
-            _jump(engine, track, horizon_ns)
+        if track.state == LAUNCH and _jump(engine, track, horizon_ns):
+            continue
         now_ns = track.due_ns
         if now_ns >= horizon_ns:
             return
@@ -49,8 +50,12 @@ def _horizon_ns(engine: Engine) -> int:
     return horizon_ns
 
 
-def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
-    """Run whole operations, the first of them in its launch gap; begin the one that would reach the horizon."""
+def _jump(engine: Engine, track: Track, horizon_ns: int) -> bool:
+    """Run whole operations, the first of them in its launch gap; begin the one that would reach the horizon.
+
+    True where the next one is in its launch gap and another lane waits for it: a moment to look what is known. What
+    others wait for, such as a list of misses, may differ from layer to layer, while all that comes before does not.
+    """
     machine, ledger, issued = engine.machine, track.ledger, track.issued
     watched, waits_of, last = engine.layout.watched, engine.layout.waits, len(track.ops)
     beside = engine.situation
@@ -65,7 +70,7 @@ def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
             parts[number] = -1 if cost.places or cost.queue or cost.skips else machine.start(cost)
         part = parts[number]
         if part < 0:
-            return
+            return False
         if part not in programs:
             machine.program(beside, part)
         program = programs[part]
@@ -73,7 +78,7 @@ def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
         if program is None or end_ns >= horizon_ns:
             if program is not None and start_ns < horizon_ns:
                 _begin(engine, track)
-            return
+            return False
         starts[op], ends[op], flow_ends[op] = start_ns, end_ns, program.flow_ends
         track.head += 1
         track.free_ns = track.due_ns = end_ns
@@ -87,7 +92,10 @@ def _jump(engine: Engine, track: Track, horizon_ns: int) -> None:
         track.cost = cost = costs[op]
         track.waited_ns = 0
         track.due_ns = start_ns = end_ns + cost.launch_ns
+        if watched[op]:
+            return True
     track.state = FREE
+    return False
 
 
 def _begin(engine: Engine, track: Track) -> None:

@@ -28,6 +28,7 @@ from sparda_core.simulator.layout import Layout
 from sparda_core.simulator.machine import Bill, Machine, Situation
 from sparda_core.simulator.programs import spell_out
 from sparda_core.simulator.track import AT_WORK, FLOWS, FREE, ISSUE, PROGRAM, SEAT, Ledger, Track
+from sparda_core.simulator.windows import Moment, is_quiet, key_of, put
 
 Observer = Callable[[int, dict[str, float]], None]
 #: States that no time ends: they end with something else.
@@ -41,22 +42,28 @@ class Engine(Lanes):
               SMs are modelled, `sms_compute` and `sms_copy` are how many are held
     coalesce  run the compute lane over operations that nothing else can touch without asking SimPy's loop
               for each; changes nothing but speed
+    remember  where that is done, repeat by memory what was met before (windows.py); changes nothing but speed
     """
 
     def __init__(
-        self, layout: Layout, bill: Bill, machine: Machine, observer: Observer | None = None, *, coalesce: bool = True
-    ) -> None:
+        self, layout: Layout, bill: Bill, machine: Machine, observer: Observer | None = None, *, coalesce: bool = True,
+        remember: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(layout, machine)
         self._observer = observer
         self._hosts: list[Host] = []
         self.ledgers = [self._add_replica(replica, bill) for replica in range(machine.replicas)]
         self.tracks = [*self.side, *self.main]
-        self._open = len(self.tracks)
-        self._at_work = 0 if bill.caps else None
+        self.lanes_open = len(self.tracks)
+        self.at_work = 0 if bill.caps else None
         self._solved = machine.solved
         self._env = simpy.Environment()
         waits = any(host.waits for host in self._hosts)
         self.plans = coalesce and observer is None and machine.replicas == len(self.main) == 1 and not waits
+        # What the host issued counts from the step's start: then equal stands go on differently.
+        self._windows = machine.windows(layout) if remember and self.plans and not self._hosts else None
+        self._met: Moment | None = None
+        self._bill = bill
 
     def _add_replica(self, replica: int, bill: Bill) -> Ledger:
         layout, costs = self.layout, bill.costs[replica]
@@ -73,9 +80,12 @@ class Engine(Lanes):
 
     def run(self) -> int:
         """Run to the end; when the last lane ended (ns). The ledgers say the rest."""
-        self._instant(0)
+        if self.recall(0):
+            self._arm()
+        else:
+            self._instant(0)
         self._env.run()
-        assert not self._open, f"{self._open} lanes wait for each other"
+        assert not self.lanes_open, f"{self.lanes_open} lanes wait for each other"
         return max(max(ledger.ends) for ledger in self.ledgers)
 
     def _instant(self, now_ns: int) -> None:
@@ -87,19 +97,44 @@ class Engine(Lanes):
             slots.pass_boundaries(now_ns)
         self.settle(now_ns)
         self.solve(now_ns)
-        if self.plans and self._open:
+        if self.plans and self.lanes_open:
             run_ahead(self)
         if self._observer is not None:
             self._observer(now_ns, {**self.usage(), **slots.usage()})
-        if self._open:
+        if self.lanes_open:
             self._arm()
 
-    def _arm(self) -> None:
-        """One wake-up, at the earliest time known: nothing can come before it, and it arms the next one."""
+    def recall(self, base_ns: int | None = None) -> bool:
+        """Go on as far as was met before; False where nothing was.
+
+        base_ns  the next instant; None: the earliest that is due (NEVER at the end, from where nothing goes on)
+        """
+        windows, met = self._windows, self._met
+        if windows is None or not is_quiet(self):
+            return False
+        base_ns = self._next_ns() if base_ns is None else base_ns
+        key = key_of(self, base_ns)
+        heads = tuple([track.head for track in self.tracks])
+        here = windows.stand(key), heads, base_ns
+        if met is not None and heads != met[1]:
+            windows.learn(met, here, self._bill.keys, self.ledgers[0])
+        self._met = there = windows.replay(here, self._bill.keys, self.ledgers[0])
+        if there == here:
+            return False
+        put(self, there)
+        return True
+
+    def _next_ns(self) -> int:
+        """The earliest time at which anything is due."""
         due_ns = self.slots.due_ns
         for track in self.tracks:
             if track.due_ns < due_ns:  # noqa: PLR1730 - a call of min costs more than the rest of the loop
                 due_ns = track.due_ns
+        return due_ns
+
+    def _arm(self) -> None:
+        """One wake-up, at the earliest time known: nothing can come before it, and it arms the next one."""
+        due_ns = self._next_ns()
         if due_ns < NEVER:
             wake = self._env.timeout(due_ns - self._env.now)
             assert wake.callbacks is not None
@@ -129,7 +164,7 @@ class Engine(Lanes):
 
     def solve(self, now_ns: int) -> None:
         """Bring slowdowns, rates and boundaries up to date, where anything changed that they depend on."""
-        if self._at_work is not None:
+        if self.at_work is not None:
             self._look_who_works()
         if not self.stale:
             return
@@ -151,8 +186,8 @@ class Engine(Lanes):
         for track in self.main:
             if track.state in AT_WORK:
                 work |= 1 << track.replica
-        if work != self._at_work:
-            self._at_work = work
+        if work != self.at_work:
+            self.at_work = work
             self.stale = True
 
     def _plan_fails(self, situation: Situation, now_ns: int) -> bool:

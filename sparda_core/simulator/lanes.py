@@ -40,18 +40,19 @@ class Lanes:
         self.stale = self.plans = False
         self.slots = Slots(machine, self)
         # Lanes that have not ended; whether an operation ended since this was last asked.
-        self._open = 0
+        self.lanes_open = 0
         self._ended = False
         # Replicas whose compute lane is at work, as bits; None where no copy kernel's rate depends on it.
-        self._at_work: int | None = None
+        self.at_work: int | None = None
         self._queues: dict[tuple[int, str], Track | None] = {}
         self._queued: list[tuple[int, int, Track]] = []
 
     def look(self) -> Situation:
         """Bring the situation up to date."""
-        running = [track.part << FLOW_BITS | track.mask for track in self.running]
-        if self._at_work is not None and running:
-            running.append(-1 - self._at_work)
+        alike = self.machine.alike
+        running = [alike[track.part] << FLOW_BITS | track.mask for track in self.running]
+        if self.at_work is not None and running:
+            running.append(-1 - self.at_work)
         self.situation = situation = tuple(running)
         return situation
 
@@ -71,7 +72,7 @@ class Lanes:
         track.due_ns = NEVER
         if track.head == len(track.ops):
             track.state = DONE
-            self._open -= 1
+            self.lanes_open -= 1
             return False
         op = track.ops[track.head]
         ends = track.ledger.ends
@@ -154,7 +155,8 @@ class Lanes:
         part = cost.part if track.lag == 1 else self.machine.part(cost, 0, track.lag)
         beside = self.look() if self.stale else self.situation
         program = self.machine.program(beside, part)
-        if program is None:
+        # What moves nothing and takes no time ends in the turn in which it begins.
+        if program is None or not (program.span_ns or cost.mask):
             return False
         track.program, track.beside, track.part, track.state = program, beside, part, PROGRAM
         track.start_ns, track.due_ns = now_ns, now_ns + program.span_ns

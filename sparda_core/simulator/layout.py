@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
+from collections.abc import Callable, Hashable, Sequence
 
 import attrs
 
 from sparda_core.plan import Lane, StepPlan
+
+#: Of every lane: how many of its operations have ended; and how many more.
+Heads = tuple[int, ...]
+Extents = tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Stretch:
+    """What lies between two moments of a plan, each given by the heads of all lanes.
+
+    form   equal for stretches of this plan whose operations wait for each other alike; -1 where a lane is too short
+    pick   of a list of something that each operation of the plan has, then of something else that each has: the
+           former of the operations that end in the stretch, the latter of the new heads
+    done   positions of the operations that end in it
+    heads  afterwards
+    """
+
+    form: int
+    pick: Callable[[Sequence[Hashable]], Hashable]
+    done: tuple[int, ...]
+    heads: Heads
 
 
 @attrs.frozen(kw_only=True)
@@ -18,6 +41,7 @@ class Layout:
     waits    of each operation: those of other lanes that must have ended before it starts
     after    of each operation: all of `Op.after`
     watched  whether an operation of another lane waits for it
+    stretches  those looked at before
     """
 
     lanes: tuple[tuple[int, ...], ...]
@@ -25,6 +49,35 @@ class Layout:
     waits: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, ...], ...]
     watched: tuple[bool, ...]
+    stretches: dict[tuple[Heads, Extents], Stretch] = attrs.field(factory=dict, eq=False, repr=False)
+    _forms: dict[Hashable, int] = attrs.field(factory=dict, eq=False, repr=False)
+
+    def stretch(self, heads: Heads, extents: Extents) -> Stretch:
+        """The stretch from these heads on, by memory."""
+        known = self.stretches.get((heads, extents))
+        if known is None:
+            known = self.stretches[heads, extents] = self._stretch(heads, extents)
+        return known
+
+    def _stretch(self, heads: Heads, extents: Extents) -> Stretch:
+        after = tuple(head + extent for head, extent in zip(heads, extents, strict=True))
+        if any(end > len(lane) for end, lane in zip(after, self.lanes, strict=True)):
+            return Stretch(form=-1, pick=lambda _: None, done=(), heads=after)
+        at = {op: (number, index) for number, lane in enumerate(self.lanes) for index, op in enumerate(lane)}
+
+        def awaited(op: int) -> tuple[tuple[int, int], ...]:
+            where = (at[wait] for wait in self.waits[op])
+            return tuple((number, index - heads[number]) for number, index in where if index >= heads[number])
+
+        # The new heads count: that they could not go on yet belongs to what happened.
+        ops = [lane[head : end + 1] for lane, head, end in zip(self.lanes, heads, after, strict=True)]
+        form = tuple((tuple(awaited(op) for op in lane), extent) for lane, extent in zip(ops, extents, strict=True))
+        next_up = [lane[end] for lane, end in zip(self.lanes, after, strict=True) if end < len(lane)]
+        done = [op for lane, extent in zip(ops, extents, strict=True) for op in lane[:extent]]
+        return Stretch(
+            form=self._forms.setdefault(form, len(self._forms)), done=tuple(done), heads=after,
+            pick=operator.itemgetter(*done, *[len(self.waits) + op for op in next_up]),
+        )  # fmt: skip
 
 
 _KNOWN: dict[int, tuple[weakref.ref[StepPlan], Layout]] = {}

@@ -17,11 +17,13 @@ from sparda_core.simulator.profile import LINK, Price, Profile
 from sparda_core.simulator.sms import Seat, SmPool, waves_alone
 
 if TYPE_CHECKING:
+    from sparda_core.simulator.layout import Layout
     from sparda_core.simulator.programs import Program, Programs
+    from sparda_core.simulator.windows import Windows
 
 Kinds = tuple[int, ...]
-#: What runs now, one number an operation in the order they started: its part, and as lowest bits which of
-#: its flows are live. Where a copy kernel's rate depends on it: last, minus one minus the replicas whose
+#: What runs now, one number an operation in the order they started: its part (the first alike), and as lowest
+#: bits which of its flows are live. Where a copy kernel's rate depends on it: last, minus one minus the replicas whose
 #: compute lane is at work, as bits.
 Situation = tuple[int, ...]
 #: Rates of each operation's live flows.
@@ -46,11 +48,13 @@ class Cost:
     __slots__ = (
         "caps",
         "demands",
+        "gap",
         "grid",
         "kernels",
         "labels",
         "latency_ns",
         "launch_ns",
+        "manner",
         "mask",
         "number",
         "part",
@@ -68,6 +72,8 @@ class Cost:
         self.price, self.number, self.replica, self.demands = price, number, replica, demands
         self.launch_ns, self.latency_ns = ceil_ns(price.launch_s), ceil_ns(price.latency_s)
         self.wake_ns = None if price.wake_s is None else ceil_ns(price.wake_s)
+        # What the time from a wait's end to the start depends on.
+        self.gap: Hashable = self.launch_ns if self.wake_ns is None else (self.launch_ns, self.wake_ns)
         self.sizes = tuple(charge.size for charge in price.charges)
         self.labels = tuple(charge.label for charge in price.charges)
         self.skips = price.nothing and price.copies
@@ -79,6 +85,8 @@ class Cost:
         self.waves_alone = 0
         # Bits of the flows that move anything.
         self.mask = sum(1 << bit for bit, size in enumerate(self.sizes) if size)
+        # Equal for costs that differ at most in how much their flows move.
+        self.manner: tuple[object, ...] = ()
         # Number of this cost alone (Machine.part).
         self.part = -1
 
@@ -93,6 +101,7 @@ class Cost:
 class Bill:
     """Costs of a plan's operations, of each replica, on the machine that they were worked out for.
 
+    keys  numbers of the first replica's costs, then what else the launch of each depends on but its own start
     caps  whether a copy kernel's rate depends on whether compute is at work
     host  whether issuing takes time, or the host must wait
     """
@@ -101,6 +110,7 @@ class Bill:
     costs: Sequence[Sequence[Cost]]
     caps: bool
     host: bool
+    keys: Sequence[Hashable]
 
 
 class Machine:
@@ -126,7 +136,7 @@ class Machine:
         #: By what runs beside them; every equal one is the same object.
         self.programs: dict[Situation, Programs] = {}
         self._carried: dict[tuple[Program, Situation, int, int], Program | None] = {}
-        self._distinct: dict[tuple[int, Program], Program] = {}
+        self._distinct: dict[tuple[object, ...], Program] = {}
         #: By who holds which SMs, then by cost: the part that would start now; -1 where it finds no SM.
         self.starts: dict[Hashable, dict[int, int]] = {}
         self._numbers: dict[tuple[object, ...], Cost] = {}
@@ -134,6 +144,10 @@ class Machine:
         self._slowdowns: dict[tuple[int, ...], float] = {}
         self._parts: dict[tuple[int, int, float], int] = {}
         self._by_part: list[tuple[Cost, int, float]] = []
+        #: Of each part: the first one that differs at most in how much its flows move, which no rate depends on.
+        self.alike: list[int] = []
+        self._first_alike: dict[tuple[object, ...], int] = {}
+        self._windows: tuple[Layout, Windows] | None = None
         #: By what runs now: see `solve`.
         self.solved: dict[Situation, Solution] = {}
         self._capped: dict[tuple[int, float], Kinds] = {}
@@ -157,10 +171,12 @@ class Machine:
         uses = [self._uses(charge.uses, replica) for charge in price.charges]
         demands = tuple(demand(use, charge.cap) for use, charge in zip(uses, price.charges, strict=True))
         charges = tuple((charge.label, charge.size) for charge in price.charges)
-        key = (replica, demands, charges, *(getattr(price, name) for name in _OTHERS))
+        others = tuple(getattr(price, name) for name in _OTHERS)
+        key = (replica, demands, charges, *others)
         cost = self._numbers.get(key)
         if cost is None:
             cost = Cost(price, len(self._numbers), replica, demands, slots=self.profile.sms > 0)
+            cost.manner = (replica, demands, *[(label, size > 0) for label, size in charges], *others)
             self._check(cost)
             self._numbers[key] = cost
             cost.part = self.part(cost)
@@ -183,6 +199,14 @@ class Machine:
         if cost.places and cost.caps and len(cost.caps) < grid.ctas:
             raise ProfileError(f"copy_caps has {len(cost.caps)} entries for a copy kernel of {grid.ctas} thread blocks")
 
+    def windows(self, layout: Layout) -> Windows:
+        """What is remembered of this layout's steps; of the last layout asked for."""
+        if self._windows is None or self._windows[0] is not layout:
+            from sparda_core.simulator.windows import Windows
+
+            self._windows = layout, Windows(layout)
+        return self._windows[1]
+
     def bill(self, prices: Sequence[Price]) -> Bill:
         """The prices of a plan's operations, made ready for every replica."""
         costs = [[self.cost(price, replica) for price in prices] for replica in range(self.replicas)]
@@ -190,6 +214,7 @@ class Machine:
         return Bill(
             machine=self, costs=costs, caps=any(cost.caps for cost in distinct),
             host=any(c.price.issue_s or c.price.then_s or c.price.host_waits for c in distinct),
+            keys=[*[cost.number for cost in costs[0]], *[cost.gap for cost in costs[0]]],
         )  # fmt: skip
 
     @property
@@ -204,6 +229,7 @@ class Machine:
         if number is None:
             number = self._parts[key] = len(self._by_part)
             self._by_part.append((cost, placed, lag))
+            self.alike.append(self._first_alike.setdefault((*cost.manner, placed, lag), number))
         return number
 
     def solve(self, situation: Situation) -> Solution:
@@ -228,7 +254,7 @@ class Machine:
 
     def number(self, part: int, mask: int) -> int:
         """A part with some of its flows live, as a situation holds it."""
-        return part << FLOW_BITS | mask
+        return self.alike[part] << FLOW_BITS | mask
 
     def start(self, cost: Cost) -> int:
         """The part that a compute operation would be if it started now; -1 where it finds no SM."""
@@ -248,7 +274,7 @@ class Machine:
             from sparda_core.simulator.programs import work_out
 
             made = work_out(self, beside, part, self._by_part[part][0])
-            programs[part] = made and self._distinct.setdefault((part, made), made)
+            programs[part] = made and self._distinct.setdefault((part, *made.content), made)
         return programs[part]
 
     def carried_on(self, beside: Situation, part: int, program: Program, since_ns: int) -> Program | None:

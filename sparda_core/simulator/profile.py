@@ -133,7 +133,8 @@ class Profile(abc.ABC):
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` of its replica run, >= 1.
 
-        What more waves take is added, copy_caps come on top. The order of `others` says nothing.
+        What more waves take is added, copy_caps come on top. The order of `others` says nothing, nor does how much
+        a charge of any of them moves, but for none at all.
         """
 
     @property

@@ -213,9 +213,14 @@ class Simulator:
             self._prices.clear()
         return self._machine.bill(prices)
 
-    def run(self, bill: Bill, observer: Observer | None = None, *, coalesce: bool = True) -> Step:
-        """Simulate one step whose operations cost this; the bill is one of this simulator's own."""
-        engine = Engine(self._layout, bill, bill.machine, observer, coalesce=coalesce)
+    def run(
+        self, bill: Bill, observer: Observer | None = None, *, coalesce: bool = True, remember: bool = True
+    ) -> Step:
+        """Simulate one step whose operations cost this; the bill is one of this simulator's own.
+
+        coalesce, remember  as in Engine
+        """
+        engine = Engine(self._layout, bill, bill.machine, observer, coalesce=coalesce, remember=remember)
         long_ns = engine.run()
         return Step(long_ns=long_ns, plan=self._plan, costs=bill.costs[0], ledger=engine.ledgers[0])
 

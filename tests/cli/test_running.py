@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import stat
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparda_core.cli.generate import Stream
 from sparda_core.cli.main import main
+from sparda_core.cli.running import combine
+from sparda_core.errors import ConfigError
 from tests.cli.conftest import Refusal
 from tests.cli.files import SPEC, TINY, Files
 
@@ -218,6 +222,23 @@ def test_truncated_weights_are_refused(tiny: Files, refusal: Refusal, tmp_path: 
 def test_a_model_that_is_not_there_is_refused(refusal: Refusal, tmp_path: Path) -> None:
     assert "absent" in refusal("generate", "Hello", "--model", tmp_path / "absent.gguf")
     assert "did you mean 'smollm2'?" in refusal("generate", "Hello", "--model", "smolm2")
+
+
+def test_a_gpu_that_is_not_there_is_refused(
+    tiny: Files, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = refusal("generate", "Hello", *tiny.options, "--device", "cuda")
+    assert "device='cuda' needs a GPU" in said
+    assert "use 'cpu'" in said
+
+
+@pytest.mark.parametrize("given", [{"threads": 2}, {"threads": None, "link_bytes_per_s": 1e9}])
+def test_options_of_a_cpu_are_refused_on_a_gpu(given: dict[str, float | None]) -> None:
+    where = SimpleNamespace(decoder=SimpleNamespace(device=SimpleNamespace(type="cuda")))
+    args = Namespace(threads=given.pop("threads"))
+    with pytest.raises(ConfigError, match=r"--threads and --link-gb-s are of a CPU"):
+        combine(args, where, **given)  # type: ignore[arg-type]
 
 
 def test_a_model_without_a_tokenizer_is_refused(tiny: Files, refusal: Refusal, tmp_path: Path) -> None:

@@ -123,7 +123,10 @@ def headline_cells() -> Iterator[Cell]:
 
 def core_cells() -> list[Cell]:
     """About 70 cells, headline cells first, none twice."""
-    cells = itertools.chain(headline_cells(), _one_copy(), _reference(), _resident(), _policies(), _churns(), _short(), _bytes())
+    cells = itertools.chain(
+        headline_cells(), _one_copy(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(),
+        _engines(),
+    )  # fmt: skip
     return list(dict.fromkeys(cells))
 
 
@@ -146,6 +149,8 @@ def _reference() -> Iterator[Cell]:
 
 
 def _resident() -> Iterator[Cell]:
+    # The most rows that fit beside the weights on a GPU of 80 GiB.
+    yield Cell(selector="forecast", runtime="resident", batch=13, context=128 * K)
     for batch, selector in itertools.product((16, 8, 28, 4, 1), ("query", "dense")):
         yield Cell(selector=selector, runtime="resident", batch=batch, context=128 * K)
 
@@ -168,6 +173,12 @@ def _short() -> Iterator[Cell]:
         for selector, runtime in (("forecast", "resident"), *_OFFLOADED[:1], *_OFFLOADED[2:]):
             if (batch, context, runtime) != (56, 64 * K, "resident"):  # 120 GB of keys and values beside the weights
                 yield Cell(selector=selector, runtime=runtime, batch=batch, context=context)
+
+
+def _engines() -> Iterator[Cell]:
+    """Engines whose list the host must read, and InfiniGen as the paper measured it."""
+    for selector, engine in (("forecast", "copy-engine"), ("infinigen", "cpu-gather")):
+        yield Cell(selector=selector, runtime="offload-prefetch", batch=8, context=128 * K, engine=engine)
 
 
 def _bytes() -> Iterator[Cell]:

@@ -40,6 +40,20 @@ class Clock:
 
         return self._between(count, again)
 
+    def beside(self, graph: torch.cuda.CUDAGraph, other: torch.cuda.CUDAGraph, times: int) -> float:
+        """Seconds of `graph` on the copies' lane while `other` is replayed `times` times on the compute lane."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.lanes.compute):
+            for _ in range(times):
+                other.replay()
+        with torch.cuda.stream(self.lanes.h2d):
+            start.record()
+            graph.replay()
+            end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
     def _between(self, count: int, issue: Callable[[], None]) -> list[float]:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()

@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]
 #: Steps after the timed ones whose facts are read: misses of a step are their mean.
 COUNTED = 8
 #: Steps of a trace beyond those that are timed: first replays, counted steps, and those of the parts.
-SPARE = 96
+SPARE = 256
 _GIB = 1 << 30
 
 
@@ -146,13 +146,23 @@ class Bench:
         return {
             "step_s": median(steps), "step_p10_s": _quantile(steps, 0.1), "step_p90_s": _quantile(steps, 0.9),
             "steps": len(steps), "misses": moved, "miss_share": moved / selected, "moved_bytes": moved * block_bytes,
-            **parts.measure(), "used_bytes": dict(session.used_bytes), "launch": session.describe()["steps"],
+            **parts.measure(), "launch": session.describe()["steps"], **_memory(session),
         }  # fmt: skip
 
     def _counted(self, session: GpuSession) -> Iterator[Any]:
         for _ in range(COUNTED):
             session.run(1)
             yield session.last_facts()
+
+
+def _memory(session: GpuSession) -> dict[str, Any]:
+    """Planned and allocated bytes of the host store; what the session's parts take of the device."""
+    tiers, plan = session.machinery.tiers, session.machinery.capacity
+    allocated = tiers.allocated()
+    return {
+        "host_planned_bytes": plan.host_bytes, "host_allocated_bytes": allocated.pop("host", 0),
+        "device_planned_bytes": plan.device_bytes, "device_parts_bytes": allocated,
+    }  # fmt: skip
 
 
 def fill_pinned(memory: torch.Tensor, device: torch.device, seed: int) -> None:

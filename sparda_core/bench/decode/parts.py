@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -31,21 +31,27 @@ class Parts:
         """Seconds, each the median of a dozen replays.
 
         copies_s                the last step's transfers, one after the other, nothing beside them; None without any
+        copies_beside_s         the same beside this step's compute
         head_s, tail_s          compute before the first transfer can be known, and after the last one is needed
         compute_s               the step without its transfers
         compute_beside_copy_s   the same beside a copy that never ends
         kinds_s                 by kind of operation: all of that kind, one after the other
         """
-        found: dict[str, Any] = {"copies_s": None, "head_s": None, "tail_s": None}
+        found: dict[str, Any] = dict.fromkeys(
+            ("copies_s", "copies_beside_s", "head_s", "tail_s", "compute_s", "compute_beside_copy_s")
+        )
         fetches = self._plan.lane(Lane.H2D)
         if fetches and not self._machinery.engine.needs_host_list:
             found["copies_s"] = self._time(fetches)
+            found["copies_beside_s"] = self._copies_beside(fetches)
             found["head_s"] = self._time(self._before(fetches[0]))
             found["tail_s"] = self._time(self._after(fetches[-1]))
             found["compute_s"] = self._whole()
             found["compute_beside_copy_s"] = self._beside()
         kinds = dict.fromkeys(op.kind for op in self._plan if op.lane == Lane.COMPUTE)
-        found["kinds_s"] = {str(kind): self._time(self._of_kind(kind)) for kind in kinds}
+        # Their launches are those of `project`, or of nobody: an empty graph has no time.
+        fused = {Kind.ENTRIES, Kind.APPEND} if self._plan.lead else {Kind.ENTRIES}
+        found["kinds_s"] = {str(kind): self._time(self._of_kind(kind)) for kind in kinds if kind not in fused}
         return found
 
     def _of_kind(self, kind: str) -> list[Op]:
@@ -67,12 +73,19 @@ class Parts:
         chosen = list(ops)
         return self._capture(lambda: [self._table[op.kind](op) for op in chosen])
 
-    def _capture(self, issue: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    def _capture(self, issue: Callable[[], object], lane: Lane = Lane.COMPUTE) -> torch.cuda.CUDAGraph:
+        lanes = self._clock.lanes
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._clock.lanes.compute, capture_error_mode="thread_local"):
+        stream = lanes.compute if lane == Lane.COMPUTE else lanes.h2d
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             issue()
         return graph
+
+    def _copies_beside(self, fetches: Sequence[Op]) -> float:
+        copies = self._capture(lambda: [self._table[op.kind](op) for op in fetches], Lane.H2D)
+        compute = self._without_copies()
+        return median([self._clock.beside(copies, compute, 3) for _ in range(_REPLAYS)])
 
     def _time(self, ops: Iterable[Op]) -> float:
         return median(self._clock.replays(self._graph(ops), _REPLAYS))

@@ -56,12 +56,17 @@ class Rows:
     """Rows by what they measure, for questions that take several."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = [row for row in rows if "refused" not in row]
+        # Rows from before there was a choice were launched by layer.
+        self._rows = [{"copy_launch": "layer", **row} for row in rows if "refused" not in row]
 
     def one(self, **fields: Any) -> Row | None:
         """The row whose fields have these values; None where no or several rows do."""
-        found = [row for row in self._rows if all(row[name] == value for name, value in fields.items())]
+        found = self.all(**fields)
         return found[0] if len(found) == 1 else None
+
+    def all(self, **fields: Any) -> list[Row]:
+        """All rows whose fields have these values."""
+        return [row for row in self._rows if all(row[name] == value for name, value in fields.items())]
 
     def batches(self, context: int) -> list[int]:
         """Batch sizes measured at a context."""
@@ -81,7 +86,10 @@ def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0
     for batch in have.batches(context):
         common = {"batch": batch, "context": context, "launches": "graph", "host_dtype": "same", "copies": "ours"}
         resident = have.one(selector="forecast", runtime="resident", **common)
-        pool = {**common, "churn": churn, "policy": "last-selection", "slots": 1.0, "engine": "uva"}
+        pool = {
+            **common, "churn": churn, "policy": "last-selection", "slots": 1.0, "engine": "uva",
+            "copy_launch": "layer",
+        }  # fmt: skip
         query = have.one(selector="query", runtime="offload-sync", **pool)
         sync = have.one(selector="forecast", runtime="offload-sync", **pool)
         early = have.one(selector="forecast", runtime="offload-prefetch", **pool)
@@ -105,7 +113,8 @@ def bound_s(early: Row, resident: Row) -> float:
     second adds the compute before the first transfer can be known and after the last one is needed.
     """
     slowdown = early["compute_beside_copy_s"] / early["compute_s"]
-    return max(float(slowdown * resident["step_s"]), float(early["head_s"] + early["copies_s"] + early["tail_s"]))
+    copies = early["head_s"] + early["copies_beside_s"] + early["tail_s"]
+    return max(float(slowdown * resident["step_s"]), float(copies))
 
 
 def _ratio(slow: Row | None, fast: Row | None) -> float | None:

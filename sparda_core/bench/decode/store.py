@@ -82,6 +82,17 @@ class Store:
         return document
 
 
+def read_rows(path: Path) -> Row:
+    """A `decode.json`; raises ConfigError where it is none, OSError where it cannot be read."""
+    try:
+        found: Row = parse_json(path.read_text(encoding="utf-8"))
+        for row in found["rows"]:
+            row["key"]
+    except (ValueError, KeyError, TypeError) as wrong:
+        raise ConfigError(f"{path} is no result of `sparda bench decode`: {wrong!r}") from wrong
+    return found
+
+
 def table_csv(rows: Sequence[Row]) -> str:
     """One line a cell; columns are the scalar fields of all rows, in order of appearance."""
     columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, dict)))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import torch
 
+from sparda_core.runtimes.gpu.capture import capture, new_pool
 from sparda_core.runtimes.gpu.executor import Piece
 from sparda_core.runtimes.gpu.lanes import StreamLanes
 
@@ -104,7 +105,7 @@ class Captured(Replays):
     def __init__(self, eager: Eager, lanes: StreamLanes, make: Pieces | None = None) -> None:
         """`make`, if given, makes the pieces to be captured, where they are not those that `eager` issues."""
         self._eager, self._lanes, self._make = eager, lanes, make or eager.pieces
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = new_pool()
         self._warm: set[StepKey] = set()
         self._graphs: dict[StepKey, tuple[_Captured, ...]] = {}
         self._old: list[tuple[_Captured, ...]] = []
@@ -127,27 +128,18 @@ class Captured(Replays):
 
     def _capture(self, key: StepKey) -> tuple[_Captured, ...]:
         self._lanes.settle()
-        with _nothing_collected():
-            made = tuple(_Captured(piece, self._graph(piece)) for piece in self._make(key))
+        try:
+            with _nothing_collected():
+                made = tuple(self._captured(piece) for piece in self._make(key))
+        except BaseException:
+            self._pool = new_pool()
+            raise
         # A graph destroyed during another's capture breaks that capture; nothing is being captured now.
         self._old.clear()
         return made
 
-    def _graph(self, piece: Piece) -> torch.cuda.CUDAGraph | None:
-        """The piece, captured on the stream that is current: that of the compute lane."""
-        if piece.on_host:
-            return None
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile: what they do is not what a capture must not see.
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        try:
-            piece.issue()
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # the first failure is the one to report
-                graph.capture_end()
-            raise
-        graph.capture_end()
-        return graph
+    def _captured(self, piece: Piece) -> _Captured:
+        return _Captured(piece, None if piece.on_host else capture(piece.issue, self._lanes, self._pool))
 
     def reset(self) -> None:
         """Forget the graphs; they are destroyed once others took their place."""

@@ -110,6 +110,15 @@ class StreamLanes(Lanes):
         """Let the stream wait for the event, not the host."""
         self._streams[lane].wait_event(self._events[name])
 
+    def join(self) -> None:
+        """Let the compute stream wait for the copies'. Under capture, the copies' stream joins it first: a stream
+        that is not captured cannot be waited for.
+        """
+        self.mark(Lane.COMPUTE, "fork")
+        self.wait(Lane.H2D, "fork")
+        self.mark(Lane.H2D, "join")
+        self.wait(Lane.COMPUTE, "join")
+
     def settle(self) -> None:
         """Wait for both streams; a device that has failed raises here."""
         for stream in self._streams.values():

@@ -25,7 +25,7 @@ class CpuHalf:
     def __init__(self, bound: BoundSelector, *, shape: ModelShape, spec: BlockSpec, keep_queries: int) -> None:
         self.bound, self.spec = bound, spec
         self._shape = shape
-        self._observes = type(bound).observe is not BoundSelector.observe
+        self.observes = type(bound).observe is not BoundSelector.observe
         self._keeps = keep_queries > 0
         self._queries = PromptQueries(keep_queries)
         self._seen: dict[int, int] = {}
@@ -36,11 +36,15 @@ class CpuHalf:
         self._queries.forked(row, copy)
         self._seen[copy] = self._seen.get(row, 0)
 
-    def cropped(self, row: int, tokens: int) -> None:
-        """Row `row` was cut to its first `tokens` tokens."""
+    def cropped(self, row: int, tokens: int) -> bool:
+        """Row `row` was cut to its first `tokens` tokens. True where what was learnt from its prompt is another now,
+        so that the device's half must take it over again.
+        """
+        seen = self._seen.get(row, 0)
         self.bound.row_cropped(row, tokens)
         self._queries.cropped(row, tokens)
-        self._seen[row] = min(tokens, self._seen.get(row, 0))
+        self._seen[row] = min(tokens, seen)
+        return self.observes and tokens < seen
 
     def retired(self, row: int) -> None:
         """Row `row` is gone."""
@@ -50,7 +54,7 @@ class CpuHalf:
 
     def observer(self, row: int) -> Observer:
         """Sees the chunks of a row's prompt."""
-        if not (self._observes or self._keeps):
+        if not (self.observes or self._keeps):
             return lambda *_: None
 
         def see(layer: int, query: torch.Tensor, key: torch.Tensor, start: int) -> None:
@@ -66,7 +70,7 @@ class CpuHalf:
         keys_from  (layer, start) -> keys [Hk, tokens - start, D]
         """
         seen = self._seen.get(row, 0)
-        if self._observes and seen < tokens:
+        if self.observes and seen < tokens:
             for layer in range(self._shape.layers):
                 self._observe(row, layer, Phase.DECODE, None, keys_from(layer, seen), seen)
         self._seen[row] = tokens
@@ -98,7 +102,7 @@ class CpuHalf:
     def _observe(
         self, row: int, layer: int, phase: Phase, query: torch.Tensor | None, key: torch.Tensor, start: int
     ) -> None:
-        if not self._observes or not key.shape[1]:
+        if not self.observes or not key.shape[1]:
             return
         fresh, stop = _wide(key)[None], start + key.shape[1]
         nothing = EntryView(

@@ -96,6 +96,9 @@ class GpuSession(RowSession):
         with self._work():
             self._machinery.add(place)
             self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, chosen.seed + self._next_row)
+            if self._half.observes:
+                # What was learnt from the place's last row is not this one's.
+                self._machinery.hand_over(place, self._half.bound, self._next_row, 0)
         return self._seat(place)
 
     def fork(self, row: int) -> int:
@@ -185,8 +188,10 @@ class GpuSession(RowSession):
     def _cut(self, row: int, tokens: int) -> None:
         self._lengths[row] = tokens
         self._drawn.discard(row)
-        self._half.cropped(row, tokens)
+        relearnt = self._half.cropped(row, tokens)
         self._machinery.crop(self._place[row], tokens)
+        if relearnt:
+            self._machinery.hand_over(self._place[row], self._half.bound, row, tokens)
 
     # Work -----------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def test_captured_steps_equal_eager_ones_over_many_blocks(
 def test_rows_come_and_go_without_a_new_capture() -> None:
     with opened("forecast", "offload-prefetch", {"policy": "lru"}, places=4) as session:
         first, second, third = filled(session, 30, 20, 9)
-        session.run(STEPS)
+        session.run(STEPS, dict.fromkeys(session.rows, 3))
         before = len(session._machinery._bound)
         session.retire(first)
         fresh = session.add()
@@ -102,8 +102,7 @@ def test_rows_come_and_go_without_a_new_capture() -> None:
         session.crop(second, 17)
         with pytest.raises(ConfigError, match=rf"first token of rows \[{second}\]"):
             session.run(2)  # the crop took it away
-        session.run(2, {second: 8})
-        session.decode({third: 4})
+        session.decode({second: 8, third: 4})
         assert len(session._machinery._bound) == before == 1
 
 

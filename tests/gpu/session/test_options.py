@@ -97,11 +97,11 @@ def test_a_row_samples_the_same_tokens_in_any_company() -> None:
     for company in (0, 1):
         with opened(places=company + 1) as session:
             for _ in range(company):
-                session.prefill(session.add(), prompt(5, 9))
+                session.prefill(session.add(), prompt(3, 9))
             row = session.add()
             session.set_sampling(row, temperature=0.9, top_p=0.8, seed=4)
             session.prefill(row, prompt(20))
-            session.run(2)
+            session.run(8 if DEVICE.type == "cuda" else 1)
             drawn.append(session.tokens()[row])
     assert drawn[0] == drawn[1]
 

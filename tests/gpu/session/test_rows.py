@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from sparda_core.errors import CapacityError, ConfigError, RowError, SpardaError
+from sparda_core.plan import Op
+from sparda_core.runtimes.gpu.step import DecodeStep
 from tests.gpu.session.worlds import SHAPE, SPEC, Pair, close, prompt, same_facts
 from tests.gpu_env import DEVICE
 
@@ -76,21 +78,43 @@ def _greedy(row: int, length: int) -> int:
     return int(logits.argmax())
 
 
-def test_a_failed_step_leaves_rows_as_they_were() -> None:
-    with Pair("forecast", "offload-prefetch", runtime_options={"policy": "lru"}, places=2) as pair:
-        row = pair.add(prompt(47))
-        pair.steps(1)
-        engine = pair.gpu._machinery.engine
-        fetch = engine.fetch
+def test_what_a_selector_learnt_of_a_prompt_goes_with_the_prompt() -> None:
+    with Pair("infinigen", "offload-prefetch", selector_options={"channels": 4}, places=1) as pair:
+        row = pair.add(prompt(90))
+        pair.crop(row, 70)
+        pair.step({row: 3})
+        pair.retire(row)
+        row = pair.add(prompt(70, 2))  # in the same place
+        pair.step({row: 3})
+        if DEVICE.type == "cuda":  # long enough to have blocks to choose from
+            pair.retire(row)
+            row = pair.cpu.add()
+            assert pair.gpu.add() == row
+            pair.steps(100, {row: 3})
 
-        def broken(*_: object) -> None:
+
+@pytest.mark.parametrize("kind", ["fetch", "attend", "head"])
+def test_steps_that_fail_in_mid_way_leave_rows_as_they_were(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two steps is interrupted: both are undone."""
+    binding, left = f"_{kind}", [3]  # operations of that kind until one fails; there are one or two a step
+    whole = getattr(DecodeStep, binding)
+
+    def fragile(step: DecodeStep, op: Op) -> None:
+        left[0] -= 1
+        if left[0] == 0:
             raise SpardaError("the link is cut")
+        whole(step, op)
 
-        engine.fetch = broken  # type: ignore[assignment, method-assign]
+    with Pair("forecast", "offload-prefetch", runtime_options={"policy": "lru"}, places=1, graph=False) as pair:
+        row = pair.add(prompt(46))
+        pair.steps(1)
+        left[0] = 3 if kind == "attend" else 2
+        monkeypatch.setattr(DecodeStep, binding, fragile)
+        pair.gpu._machinery._replays.reset()
         with pytest.raises(SpardaError, match="link is cut"):
-            pair.gpu.decode({row: 3})
-        engine.fetch = fetch  # type: ignore[method-assign]
-        assert pair.gpu.length(row) == 48
+            pair.gpu.run(2, {row: 3})
+        monkeypatch.undo()
+        assert pair.gpu.length(row) == 47
         got, want = pair.gpu.decode({row: 3}), pair.cpu.decode({row: 3})
         close(got.logits, want.logits)
 
@@ -135,11 +159,10 @@ def test_a_row_moves_from_a_cpu_to_a_gpu_and_back() -> None:
 def test_the_budget_changes_between_steps(budget: int) -> None:
     with Pair("query", "offload-sync", places=2) as pair:
         pair.add(prompt(70))
-        pair.add(prompt(20, 1))
         pair.steps(1)
         for session in pair.both():
             session.set_budget(budget)
-            # Fewer or more slots are new ones on a GPU, and empty: let the CPU's be so too.
+        # Fewer or more slots are new ones on a GPU, and empty: let the CPU's be so too.
         for row in pair.cpu.rows:
             pair.cpu._tiers.refresh(row, pair.cpu.length(row), stale_from=0)
         pair.steps(1)

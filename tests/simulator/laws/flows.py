@@ -79,7 +79,7 @@ def play(load: Load, *, watched: bool = False, shift_ns: int = 0) -> Played:
         lanes=tuple((i,) for i in jobs), compute=False, waits=nobody, after=nobody, watched=(False,) * len(jobs)
     )
     log: list[tuple[int, Mapping[str, float]]] = []
-    bill = Bill(machine=resources, costs=[costs], caps=False, host=False)
+    bill = Bill(machine=resources, costs=[costs], caps=False, host=False, keys=())
     engine = Engine(layout, bill, resources, lambda now_ns, usage: log.append((now_ns, dict(usage))))
     engine.run()
     return Played(tuple(engine.ledgers[0].ends), tuple(log))

@@ -1,0 +1,55 @@
+"""Tables of docs/decode.md, filled from a result file. Torch-free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparda_core.bench.decode.bars import bars
+from sparda_core.bench.decode.markdown import bars_table, kinds_table, steps_table
+from sparda_core.bench.decode.report import Row
+from sparda_core.errors import ConfigError
+
+_PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+#: Cells whose operations are told one by one.
+_PARTS = ("forecast resident", "query sync", "forecast prefetch")
+
+
+def _headline(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["context"] == 1 << 17 and row["launches"] == "graph"]
+
+
+def _apart(rows: list[Row]) -> list[Row]:
+    plain = [row for row in _headline(rows) if "kinds_s" in row and row["slots"] == 1 and row["host_dtype"] == "same"]
+    return [
+        row for row in plain
+        if row["batch"] in (1, 16, 28) and row["churn"] == 0.10 and row["engine"] == "uva"
+        and f"{row['selector']} {row['runtime'].removeprefix('offload-')}" in _PARTS
+    ]  # fmt: skip
+
+
+TABLES: Mapping[str, Callable[[list[Row]], str]] = {
+    "steps": lambda rows: steps_table(_headline(rows)),
+    "short": lambda rows: steps_table([row for row in rows if row["context"] != 1 << 17]),
+    "eager": lambda rows: steps_table([row for row in rows if row["launches"] == "eager"]),
+    "kinds": lambda rows: kinds_table(_apart(rows)),
+    "bars": lambda rows: bars_table(bars(rows)),
+}
+
+
+def filled(page: str, documents: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with every table as the rows make it.
+
+    documents  by name; a table called NAME-TABLE takes the rows of document NAME, one called TABLE those of ""
+    Raises ConfigError for a table or a document that is not known.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        name, _, table = found[2].rpartition("-")
+        if table not in TABLES or name not in documents:
+            raise ConfigError(f"table={found[2]!r} is unknown; known: {', '.join(TABLES)} of {sorted(documents)}")
+        return f"{found[1]}{TABLES[table](documents[name]['rows'])}\n{found[3]}"
+
+    return _PLACE.sub(fill, page)

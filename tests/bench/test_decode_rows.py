@@ -1,0 +1,138 @@
+"""Cells, floors, rows and bars of the decode benchmark, without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from sparda_core.bench.decode.bars import bars
+from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
+from sparda_core.bench.decode.floors import step_bytes
+from sparda_core.bench.decode.markdown import bars_table, kinds_table, steps_table
+from sparda_core.bench.decode.report import comparisons, refused_row, row_of, table
+from sparda_core.bench.decode.store import Settings, Store, read_rows, table_csv
+from sparda_core.bench.decode.trace import batch_trace
+from sparda_core.cli.main import main
+from sparda_core.errors import ConfigError
+from sparda_core.simulator.locality_file import load_locality
+
+KINDS = {"project": 5e-4, "score": 6e-4, "select": 2e-4, "attend": 1e-3, "output": 4e-4, "mlp": 3e-3, "head": 2e-4}
+
+
+def measured(step_s: float, *, moved: float = 0.0) -> dict[str, Any]:
+    copies = moved / 51e9 or None
+    return {
+        "step_s": step_s, "step_p90_s": step_s, "moved_bytes": moved, "miss_share": 0.1 if moved else 0.0,
+        "copies_s": copies, "copies_beside_s": copies, "head_s": 1e-4, "tail_s": 3e-4, "compute_s": 6.6e-3,
+        "compute_beside_copy_s": 6.9e-3, "kinds_s": {**KINDS, "diff": 1e-4} if moved else KINDS,
+    }  # fmt: skip
+
+
+def rows_at(batch: int) -> list[dict[str, Any]]:
+    """A resident, a query-driven, a synchronous and a prefetching step."""
+    found = []
+    for (selector, runtime), step_s, moved in (
+        (("forecast", "resident"), 6.5e-3, 0.0), (("query", "offload-sync"), 14e-3, 3.2e8),
+        (("forecast", "offload-sync"), 13e-3, 3.1e8), (("forecast", "offload-prefetch"), 7.2e-3, 3.1e8),
+    ):  # fmt: skip
+        cell = Cell(selector=selector, runtime=runtime, batch=batch, context=1 << 17)
+        found.append(row_of(cell, measured(step_s, moved=moved), main_shape(), SPEC))
+    return found
+
+
+def test_core_cells_are_about_eighty_and_no_two_alike_or_of_one_name() -> None:
+    cells = core_cells()
+    assert 70 <= len(cells) <= 90
+    assert len({cell.key for cell in cells}) == len(cells) == len(set(cells))
+    assert cells[0].key == "forecast resident b16 128K"
+
+
+def test_the_floor_of_a_step_is_weights_blocks_and_entries_over_the_memory() -> None:
+    cell = Cell(selector="forecast", runtime="resident", batch=16, context=1 << 17)
+    least = step_bytes(cell, main_shape(), SPEC)
+    assert least.blocks == 16 * 32 * 2 * 96 * 32768
+    assert least.entries == 16 * 32 * 2 * 8191 * 256
+    assert least.weights == pytest.approx(15.8e9, rel=0.01)
+    dense = step_bytes(attrs.evolve(cell, selector="dense"), main_shape(), SPEC)
+    assert dense.blocks == 16 * 32 * 2 * 2048 * 32768
+    assert dense.entries == 0
+
+
+def test_comparisons_and_bars_follow_from_the_rows() -> None:
+    rows = rows_at(16)
+    (line,) = comparisons(rows)
+    assert line["prefetch_over_query_sync"] == pytest.approx(14 / 7.2)
+    assert line["overlap_alone"] == pytest.approx(13 / 7.2)
+    bound = max(6.9 / 6.6 * 6.5e-3, 1e-4 + 3.1e8 / 51e9 + 3e-4)
+    assert line["prefetch_bound_s"] == pytest.approx(bound)
+    judged = {(bar.name, bar.where): bar for bar in bars(rows)}
+    assert judged["resident step: floor / step", "b16 128K"].figure == pytest.approx(5.0485 / 6.5, rel=1e-3)
+    assert judged["query sync / forecast prefetch, best", "b16 128K"].met
+    slow = [{**row, "step_s": 2 * row["step_s"], "floor_share": row["floor_share"] / 2} for row in rows]
+    assert not {(bar.name, bar.where): bar for bar in bars(slow)}["resident step: floor / step", "b16 128K"].met
+
+
+def test_rows_are_kept_read_again_and_told_apart_by_settings(tmp_path: Path) -> None:
+    cell, row = Cell(selector="forecast", runtime="resident", batch=16, context=1 << 17), rows_at(16)[0]
+    store = Store(tmp_path, Settings(), "one GPU")
+    assert store.read(cell) is None
+    store.write(cell, row)
+    assert store.read(cell) == row
+    assert Store(tmp_path, Settings(steps=64), "one GPU").read(cell) is None
+    assert Store(tmp_path, Settings(), "another").read(cell) is None
+    store.path(cell).write_text("{")
+    with pytest.raises(ConfigError, match=r"is damaged .* delete it"):
+        store.read(cell)
+
+
+def test_a_document_holds_all_rows_and_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [*rows_at(16), refused_row(Cell(selector="dense", runtime="resident", batch=64, context=1 << 17), "no room")]
+    Store(tmp_path, Settings(), "one GPU").finish(rows, {"gpu": None})
+    assert read_rows(tmp_path / "decode.json")["rows"] == rows
+    assert len((tmp_path / "decode.csv").read_text().splitlines()) == len(rows) + 1
+    assert main(["bench", "decode", "--show", str(tmp_path / "decode.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "does not fit" in shown
+    assert "query sync / forecast prefetch, best" in shown
+    (tmp_path / "other.json").write_text(json.dumps({"rows": [{}]}))
+    assert main(["bench", "decode", "--show", str(tmp_path / "other.json")]) == 2
+    assert "no result of `sparda bench decode`" in capsys.readouterr().err
+
+
+def test_tables_have_a_line_a_row() -> None:
+    rows = rows_at(16)
+    assert len(table(rows)) == len(rows)
+    assert steps_table(rows).count("\n") == kinds_table(rows).count("\n") == len(rows) + 1
+    assert bars_table(bars(rows)).count("\n") == len(bars(rows)) + 1
+    assert table_csv(rows).count("\n") == len(rows) + 1
+
+
+def test_without_a_gpu_the_command_says_what_does_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert main(["bench", "decode", "--most", "1"]) == 2
+    assert "sparda predict --profile h200" in capsys.readouterr().err
+    assert main(["bench", "dekode"]) == 2
+    assert main(["bench", "decode", "--only", "nothing-like-it"]) == 2
+    assert "--list" in capsys.readouterr().err
+
+
+def test_a_trace_is_lawful_and_the_same_every_time() -> None:
+    locality = attrs.evolve(load_locality("hisparse"), churn=0.1)
+    given: dict[str, Any] = {"shape": main_shape(), "spec": SPEC, "batch": 2, "context": 20_000, "steps": 70}
+    one, two = (batch_trace(locality, **given) for _ in range(2))
+    assert (one.selections == two.selections).all()
+    for step, chosen in enumerate(one.selections):
+        position = given["context"] + step
+        assert (chosen[:, 1:] > chosen[:, :-1]).all()
+        assert chosen.max() == position // SPEC.block
+        assert all(set(SPEC.forced_blocks(position)) <= set(row.tolist()) for row in chosen)
+    held = one.held(2 * SPEC.budget)
+    assert held.shape == (64, 192)
+    assert all(len(set(row.tolist())) == 192 for row in held)
