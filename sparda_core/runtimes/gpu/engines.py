@@ -45,7 +45,7 @@ class Engine(abc.ABC):
 
         load  only load the kernel: before the capture
         """
-        raise NotImplementedError
+        raise ConfigError(f"engine={self.name!r} copies layer by layer; choose engine='uva' or copy_launch='layer'")
 
 
 class Uva(Engine):
