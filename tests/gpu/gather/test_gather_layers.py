@@ -117,6 +117,12 @@ def test_a_copy_that_runs_first_waits_for_every_program_and_is_waited_for() -> N
     seen = torch.full_like(lists.target, NAN)
     copy_layers(source, lists, programs=PROGRAMS, layers=0)
     await_layer(lists, 0, ctas=0)
+    # A capture had better load nothing.
+    lists.signals[0, :1].add_(0 * lists.signals[0, :1]).copy_(counts[:1])
+    seen[0].copy_(lists.target[0])
+    lists.signals.zero_()
+    lists.target.fill_(NAN)
+    torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
     one, side = torch.ones(1, dtype=torch.int32, device=DEVICE), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
