@@ -27,14 +27,7 @@ import triton.language as tl
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import INTERPRETED, require_device, sm_count
-from sparda_core.kernels.gather.gpu import (
-    block_words,
-    check_copy,
-    copy_options,
-    copy_runs,
-    widen_options,
-    widen_runs,
-)
+from sparda_core.kernels.gather.gpu import block_words, check_copy, copy_list, copy_options
 from sparda_core.kernels.gather.runs import check_ctas
 from sparda_core.kernels.quantise.gpu import require_host
 from sparda_core.kernels.tables import ARRIVED, COUNT, DONE, SIGNALS, LayerLists
@@ -71,31 +64,17 @@ def _tell(signals):
 
 @triton.jit(do_not_specialize=["layers", "programs"])
 def _copy_kernel(
-    source, target, source_ids, target_ids, signals, layers, programs, most, s_source, s_target, l_target, l_ids,
-    WORDS: tl.constexpr, RUN: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    for layer in range(layers):
-        own, i_l = signals + layer * _SIGNALS, tl.cast(layer, tl.int64)
-        blocks = _ready(own, programs, most)
-        copy_runs(
-            source, target + i_l * l_target, source_ids + i_l * l_ids, target_ids + i_l * l_ids, blocks,
-            s_source, s_target, WORDS, RUN, PER_BLOCK, ROWS,
-        )  # fmt: skip
-        _tell(own)
-
-
-@triton.jit(do_not_specialize=["layers", "programs"])
-def _widen_kernel(
     source, target, scales, source_ids, target_ids, signals, layers, programs, most,
     s_source, s_target, l_target, l_ids,
-    HALF: tl.constexpr, RUN: tl.constexpr, PER_HALF: tl.constexpr, ROWS: tl.constexpr, NATIVE: tl.constexpr,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     for layer in range(layers):
         own, i_l = signals + layer * _SIGNALS, tl.cast(layer, tl.int64)
         blocks = _ready(own, programs, most)
-        widen_runs(
+        copy_list(
             source, target + i_l * l_target, scales, source_ids + i_l * l_ids, target_ids + i_l * l_ids, blocks,
-            s_source, s_target, HALF, RUN, PER_HALF, ROWS, NATIVE,
+            s_source, s_target, WORDS, RUN, PER, ROWS, PARTS, HALVES, LOADS, STORES, NATIVE,
         )  # fmt: skip
         _tell(own)
 
@@ -131,20 +110,14 @@ def copy_layers(
             f"ctas={ctas} must be below the {sm_count(device)} multiprocessors of the device where one launch copies "
             "for all layers: each thread block waits on one; choose copy_launch='layer'"
         )
-    most = lists.source_ids.shape[1]
-    count = target.shape[0] if layers is None else layers
-    given = (lists.source_ids, lists.target_ids, signals, count, programs, most, source.stride(0))
-    if scales is not None:
-        _widen_kernel[(ctas,)](
-            source, target, scales, *given, target.stride(1), target.stride(0), lists.source_ids.stride(0),
-            **widen_options(source, in_flight_bytes, device),
-        )  # fmt: skip
-        return
-    words, slots = block_words(source), block_words(target.flatten(0, 1)).view(*target.shape[:2], -1)
-    given = (*given[:-1], words.stride(0))
+    words, slots = block_words(source), target
+    if scales is None:
+        slots = block_words(target.flatten(0, 1)).view(*target.shape[:2], -1)
     _copy_kernel[(ctas,)](
-        words, slots, *given, slots.stride(1), slots.stride(0), lists.source_ids.stride(0),
-        **copy_options(source, in_flight_bytes),
+        words, slots, words if scales is None else scales, lists.source_ids, lists.target_ids, signals,
+        target.shape[0] if layers is None else layers, programs, lists.source_ids.shape[1],
+        words.stride(0), slots.stride(1), slots.stride(0), lists.source_ids.stride(0),
+        **copy_options(source, target, in_flight_bytes),
     )  # fmt: skip
 
 
