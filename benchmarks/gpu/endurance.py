@@ -38,7 +38,7 @@ SPEC = BlockSpec(block=16, window=8, stride=4, sink=1, local=1, budget=6)
 PART, PROMPT = (80, 60) if GPU else (1, 20)
 CAPACITY = PROMPT + 3 * PART + PART // 4
 EVERY = 1000
-#: Growth allowed in bytes: what tensors take must not move; torch may reserve a segment more, driver and Python a few MiB.
+#: Growth allowed, bytes: what tensors take must not move; torch may reserve a segment more, driver and Python some.
 TOLERANCE = {"allocated": 0, "reserved": 2 << 20, "device": 4 << 20, "process": 8 << 20}
 
 
