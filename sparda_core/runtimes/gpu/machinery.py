@@ -356,6 +356,11 @@ class Machinery:
             raise ConfigError("session has not decoded yet; run a step first")
         return step.table(self._selector_kinds())
 
+    @property
+    def captures(self) -> bool:
+        """Whether steps are captured and replayed."""
+        return isinstance(self._replays, Captured)
+
     def describe(self) -> dict[str, str]:
         """How steps run, for people."""
         size = self.options.copy_size(self.options.places)
