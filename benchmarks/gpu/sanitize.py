@@ -38,7 +38,8 @@ def check(program: str, tool: str, folder: Path) -> bool:
     began = time.perf_counter()
     log = folder / f"{tool}.log"
     command = [program, "--tool", tool, "--print-limit", "50", "--log-file", str(log), sys.executable, *SCRIPT]
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": "."}
+    paths = os.pathsep.join([".", *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": paths}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT)
     (folder / f"{tool}.txt").write_text(done.stdout + done.stderr)
     found = log.read_text(errors="replace") if log.exists() else ""
