@@ -26,7 +26,7 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
 WHERE = re.compile(r"=========\s+(?:at|in) ([\w:<>(), ]+?)\+0x")
 SCRIPT = ("-m", "benchmarks.gpu.every_kernel")
 #: Seconds that one tool may take.
-LIMIT = 300
+LIMIT = 150
 
 
 def sanitizer() -> str | None:
@@ -40,9 +40,13 @@ def check(program: str, tool: str, folder: Path) -> bool:
     log = folder / f"{tool}.log"
     command = [program, "--tool", tool, "--print-limit", "50", "--log-file", str(log), sys.executable, *SCRIPT]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
-    )
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{tool}: NOT DONE within {LIMIT} s", flush=True)
+        return False
     (folder / f"{tool}.txt").write_text(done.stdout + done.stderr)
     found = log.read_text(errors="replace") if log.exists() else ""
     summary = (SUMMARY.findall(found) or [f"no summary; see {log} and {tool}.txt"])[-1]
