@@ -74,13 +74,13 @@ class Setting:
         tuning = self.tuning or (FLOAT8_TUNING if self.float8 else CopyTuning())
         return {
             "dtype": "float8" if self.float8 else "bfloat16", "ctas": self.ctas, "in_flight_kib": self.in_flight_kib,
-            "parts": tuning.parts, "warps": tuning.warps,
+            "parts": tuning.parts, "warps": tuning.warps, "warm": tuning.warm,
         }  # fmt: skip
 
     def __str__(self) -> str:
         row = self.row()
-        how = f"parts {row['parts']} warps {row['warps'] or '-'}"
-        return f"{row['dtype']:8s} {self.ctas:3d} x {self.in_flight_kib:3d} KiB  {how:16s}"
+        how = f"parts {row['parts']} warps {row['warps'] or '-'} warm {row['warm'] or '-'}"
+        return f"{row['dtype']:8s} {self.ctas:3d} x {self.in_flight_kib:3d} KiB  {how:28s}"
 
 
 class Pool:
@@ -179,13 +179,14 @@ def cost(pool: Pool, gemms: Gemms, setting: Setting | None) -> dict[str, object]
         return lambda: void(pool.slots[:count].copy_(pool.blocks[first : first + count], non_blocking=True))
 
     found = beside(gemms, fresh, count * nbytes, rate)
-    row = setting.row() if setting else {"dtype": "bfloat16", "ctas": 0, "in_flight_kib": 0, "parts": 0, "warps": 0}
+    none = {"dtype": "bfloat16", "ctas": 0, "in_flight_kib": 0, "parts": 0, "warps": 0, "warm": 0}
+    row = setting.row() if setting else none
     what, note = str(setting) if setting else "copy engine", ""
     if setting and setting.ctas == 2 and setting.in_flight_kib == 128 and not setting.float8:
         met = found.slowdown <= BARS[gemms.batch] and found.gb_per_s >= LEAST_BESIDE
         note = f"bar {BARS[gemms.batch]} at {LEAST_BESIDE} GB/s {'met' if met else 'MISSED'}"
     say(
-        f"beside  {what:46s} batch {gemms.batch:3d}  slowdown {found.slowdown:5.3f}"
+        f"beside  {what:58s} batch {gemms.batch:3d}  slowdown {found.slowdown:5.3f}"
         f"  {found.gb_per_s:5.1f} GB/s  (layer alone {found.alone_us_per_layer:6.1f} us)  {note}"
     )
     return {
@@ -205,8 +206,10 @@ def void(_: object) -> None:
 
 def tunings(*, float8: bool) -> list[CopyTuning]:
     """Ways to cut the registers."""
-    ways = ((1, 32), (2, 32), (1, 16), (4, 16)) if float8 else ((1, 32), (1, 16), (2, 32))
-    return [CopyTuning(parts=parts, warps=warps) for parts, warps in ways]
+    ways = ((1, 32, 0), (2, 32, 0), (1, 16, 0), (4, 16, 0))
+    if not float8:
+        ways = ((1, 32, 0), (1, 32, 32 * KIB), (1, 32, 4 * KIB), (1, 32, 128), (2, 32, 0))
+    return [CopyTuning(parts=parts, warps=warps, warm=warm) for parts, warps, warm in ways]
 
 
 def measure(pool: Pool) -> list[dict[str, object]]:

@@ -17,6 +17,8 @@ from sparda_core.cli.running import Report, progress
 from sparda_core.cli.screen import cell as cell_text
 from sparda_core.cli.screen import plain, show_json, show_table
 from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.files import check_place
+from sparda_core.trace import write_trace
 
 if TYPE_CHECKING:
     from sparda_core.bench.decode.measure import Bench
@@ -49,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument("--seed", type=number(int, least=0), default=0, help="of traces and weights")
     how.add_argument("--out", type=Path, default=Path("sparda-bench"), metavar="FOLDER", help="rows, CSV and JSON")
+    how.add_argument(
+        "--timeline", type=Path, metavar="FILE",
+        help="also trace some steps of the one cell chosen, with torch's profiler, in steps that are not quoted",
+    )  # fmt: skip
     how.add_argument("--resume", action="store_true", help="keep the rows that the folder has of these settings")
     add_json(parser)
 
@@ -65,6 +71,10 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _list(cells, as_json=args.json)
         return 0
+    if args.timeline is not None:
+        if len(cells) != 1:
+            raise ConfigError(f"--timeline traces one cell, {len(cells)} are chosen; name one with --only and --most")
+        check_place(args.timeline)
     from sparda_core.bench.decode.measure import Bench, machine_name
 
     settings = Settings(
@@ -74,8 +84,10 @@ def run(args: argparse.Namespace) -> int:
     with progress() as report, Bench(settings, cells, report=report) as bench:
         rows = measure_all(cells, bench, store, resume=args.resume, report=report)
         document = store.finish(rows, bench.provenance())
+        if args.timeline is not None:
+            write_trace(args.timeline, [bench.timeline(cells[0])])
     _tell(document, as_json=args.json)
-    return 0
+    return 1 if any("failed" in row for row in rows) else 0
 
 
 def _tell(document: dict[str, Any], *, as_json: bool) -> None:
@@ -106,14 +118,23 @@ def measure_all(
     for done, cell in enumerate(cells):
         row = store.read(cell) if resume else None
         if row is None:
-            try:
-                row = row_of(cell, bench.measure(cell), main_shape(), SPEC)
-            except CapacityError as wrong:
-                row = refused_row(cell, str(wrong))
-            store.write(cell, row)
+            row = _measured(cell, bench)
+            if "failed" not in row:
+                store.write(cell, row)
         rows.append(row)
         report("cells", done + 1, len(cells))
     return rows
+
+
+def _measured(cell: Cell, bench: Bench) -> dict[str, Any]:
+    """A cell's row; where it cannot be measured, why. A failure does not take the other cells with it."""
+    try:
+        return row_of(cell, bench.measure(cell), main_shape(), SPEC)
+    except CapacityError as wrong:
+        return refused_row(cell, str(wrong))
+    except Exception as wrong:  # noqa: BLE001 - told in the table and by the exit code, and tried again by --resume
+        text = " ".join(f"{type(wrong).__name__}: {wrong}".split())
+        return {**refused_row(cell, text), "failed": True}
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

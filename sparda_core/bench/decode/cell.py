@@ -15,6 +15,7 @@ from sparda_core.shapes import BlockSpec, ModelShape, check_integer, named_shape
 K = 1024
 COPY_RULES = ("ours", "paper")
 LAUNCHES = ("graph", "eager")
+COPY_LAUNCHES = ("layer", "step")
 HOST_DTYPES = ("same", "fp8")
 
 
@@ -29,6 +30,7 @@ class Cell:
     host_dtype      "same" as on the device, or "fp8"
     copies          "ours": the profile's CTAs and bytes in flight; "paper": 16 CTAs, 32 from batch 32, 16 KiB each
     launches        "graph": one CUDA graph a step; "eager": every kernel launched by the host
+    copy_launch     "layer": a copy kernel for each layer; "step": one that stays for the whole step, in a graph
     """
 
     selector: str
@@ -42,11 +44,15 @@ class Cell:
     host_dtype: str = "same"
     copies: str = "ours"
     launches: str = "graph"
+    copy_launch: str = "layer"
 
     def __attrs_post_init__(self) -> None:
         check_integer("batch", self.batch, 1)
         check_integer("context", self.context, 1)
-        for name, known in (("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES)):
+        known_values = (
+            ("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES), ("copy_launch", COPY_LAUNCHES)
+        )  # fmt: skip
+        for name, known in known_values:
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown; known: {', '.join(known)}")
         if not 0 <= self.churn <= 1:
@@ -74,11 +80,17 @@ class Cell:
             word
             for word, plain in (
                 (self.engine, "uva"), (self.host_dtype, "same"), (f"{self.copies} copies", "ours copies"),
-                (self.launches, "graph"),
+                (self.launches, "graph"), (f"one copy a {self.copy_launch}", "one copy a layer"),
             )
             if word != plain
         ]  # fmt: skip
         return " ".join([f"{self.method} {load} churn {self.churn:.0%} {self.policy} x{self.slots:g}", *extras])
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the parts of its step are measured too: at the churn and in the pool that figures are compared at."""
+        plain = (self.churn, self.policy, self.slots, self.launches) == (0.10, "last-selection", 1.0, "graph")
+        return plain and self.copies == "ours" and self.engine == "uva"
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -118,9 +130,18 @@ def headline_cells() -> Iterator[Cell]:
 def core_cells() -> list[Cell]:
     """About 70 cells, headline cells first, none twice."""
     cells = itertools.chain(
-        headline_cells(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(), _engines()
-    )
+        headline_cells(), _one_copy(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(),
+        _engines(),
+    )  # fmt: skip
     return list(dict.fromkeys(cells))
+
+
+def _one_copy() -> Iterator[Cell]:
+    """A copy that stays for the whole step, where copies are what a step waits for."""
+    for batch in (16, 28):
+        yield Cell(
+            selector="forecast", runtime="offload-prefetch", batch=batch, context=128 * K, copy_launch="step"
+        )
 
 
 def _reference() -> Iterator[Cell]:
@@ -141,15 +162,17 @@ def _resident() -> Iterator[Cell]:
 
 
 def _policies() -> Iterator[Cell]:
-    for batch, (selector, runtime) in itertools.product((16, 28, 8, 4, 1), _OFFLOADED):
+    for batch, (selector, runtime) in itertools.product((16, 28, 8), _OFFLOADED):
         yield Cell(selector=selector, runtime=runtime, batch=batch, context=128 * K, **POLICIES[1])
+    for batch in (4, 1):
+        yield Cell(selector="forecast", runtime="offload-prefetch", batch=batch, context=128 * K, **POLICIES[1])
     for batch in (16, 8):
         yield Cell(selector="infinigen", runtime="offload-prefetch", batch=batch, context=128 * K)
 
 
 def _churns() -> Iterator[Cell]:
     pairs = (("query", "offload-sync"), ("forecast", "offload-prefetch"))
-    for churn, batch, (selector, runtime) in itertools.product((0.03, 0.20), (8, 16, 28), pairs):
+    for churn, batch, (selector, runtime) in itertools.product((0.03, 0.20), (16, 28), pairs):
         yield Cell(selector=selector, runtime=runtime, batch=batch, context=128 * K, churn=churn)
 
 

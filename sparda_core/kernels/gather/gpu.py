@@ -16,7 +16,7 @@ import triton.language as tl
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
-from sparda_core.kernels.device import require_device
+from sparda_core.kernels.device import INTERPRETED, require_device
 from sparda_core.kernels.gather.runs import FLOAT8_TUNING, CopyTuning, check_ctas, cut_runs
 from sparda_core.kernels.quantise.gpu import from_e4m3, has_e4m3, require_host
 
@@ -57,6 +57,22 @@ def _fetch(
         p_rv = scales + i_s.to(tl.int64)[:, None] * 2 + tl.arange(0, HALVES)[None, :]
         scale = tl.load(p_rv, mask=(i_r < runs)[:, None], other=0.0)
     return tl.load(p_rvw, mask=m_rvw), scale
+
+
+@triton.jit
+def _warm(
+    source, i_s, i_r, runs, s_n,
+    RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, WARM: tl.constexpr, THREADS: tl.constexpr,
+):  # fmt: skip
+    """Ask for a line of every WARM words of runs that come next: a thread a line, and nobody waits for it."""
+    if WARM > 0:
+        o_w = tl.arange(0, THREADS // ROWS) * WARM
+        p_rw = (source + i_s.to(tl.int64) * s_n + i_r % PER * RUN)[:, None] + o_w[None, :]
+        m_rw = ((i_r < runs)[:, None] & (o_w < RUN)[None, :]).to(tl.int32)
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, $2; }", "=r,l,r",
+            [p_rw.to(tl.int64), m_rw], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -107,13 +123,17 @@ def _put(
 
 
 @triton.jit
-def _gather_kernel(
-    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
+def copy_list(
+    source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr,
+    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr, WARM: tl.constexpr = 0,
 ):  # fmt: skip
-    """1, 2 or 4 parts of ROWS runs: a part is stored and filled again while the loads of the others are under way."""
-    runs = tl.minimum(tl.load(count), most) * PER
+    """One program's share of a list of `blocks` blocks.
+
+    1, 2 or 4 parts of ROWS runs: a part is stored and filled again while the loads of the others are under way.
+    WARM > 0, in one part: a line of every WARM words of the next runs is asked for before the values of these arrive.
+    """
+    runs = blocks * PER
     step = tl.num_programs(0) * ROWS
     r_0 = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     s_0, t_0 = _ids_of(source_ids, target_ids, r_0, runs, PER)
@@ -137,6 +157,7 @@ def _gather_kernel(
         if PARTS == 4:
             s_2, u_2 = _ids_of(source_ids, target_ids, n_0 + 2 * step, runs, PER)
             s_3, u_3 = _ids_of(source_ids, target_ids, n_0 + 3 * step, runs, PER)
+        _warm(source, s_0, n_0, runs, s_source, RUN, PER, ROWS, WARM, 1024)
         _put(target, b_0, c_0, t_0, r_0, runs, s_target, WORDS, RUN, PER, HALVES, STORES, NATIVE)
         b_0, c_0 = _fetch(source, scales, s_0, n_0, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
         t_0 = u_0
@@ -153,6 +174,19 @@ def _gather_kernel(
             b_3, c_3 = _fetch(source, scales, s_3, n_3, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
             t_2, t_3 = u_2, u_3
         r_0 = n_0
+
+
+@triton.jit
+def _gather_kernel(
+    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr, WARM: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.minimum(tl.load(count), most)
+    copy_list(
+        source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
+        WORDS, RUN, PER, ROWS, PARTS, HALVES, LOADS, STORES, NATIVE, WARM,
+    )  # fmt: skip
 
 
 def gather_blocks(
@@ -178,34 +212,45 @@ def gather_blocks(
     device = require_device(
         target=target, source_ids=source_ids, target_ids=target_ids, count=count, scales=scales
     )
-    _check(source, target, source_ids, target_ids, count, scales)
+    check_copy(source, target, source_ids, target_ids, count, scales)
     require_host(source, "source", device)
     check_ctas(ctas)
-    values = 2 * source.shape[2] * source.shape[3]
-    if scales is None:
-        runs = cut_runs(values * source.element_size(), in_flight_bytes, tuning=tuning)
-        target, loads, stores = _words(target), 4, 4
-    else:
-        runs = cut_runs(values, in_flight_bytes, halves=2, tuning=tuning or FLOAT8_TUNING)
-        loads, stores = 4 if target.element_size() == 2 else 1, 16 // target.element_size()
-    words = _words(source)
+    words, slots = block_words(source), target if scales is not None else block_words(target)
     _gather_kernel[(ctas,)](
-        words, target, words if scales is None else scales, source_ids, target_ids, count, source_ids.shape[0],
-        words.stride(0), target.stride(0),
-        WORDS=runs.words, RUN=runs.run, PER=runs.per_block, ROWS=runs.rows, PARTS=runs.parts,
-        HALVES=1 if scales is None else 2, LOADS=loads, STORES=stores, NATIVE=has_e4m3(device), num_warps=runs.warps,
+        words, slots, words if scales is None else scales, source_ids, target_ids, count, source_ids.shape[0],
+        words.stride(0), slots.stride(0), WARM=0 if tuning is None or INTERPRETED else tuning.warm // 4,
+        **copy_options(source, target, in_flight_bytes, tuning),
     )  # fmt: skip
 
 
-def _words(blocks: torch.Tensor) -> torch.Tensor:
+def copy_options(
+    source: torch.Tensor, target: torch.Tensor, in_flight_bytes: int, tuning: CopyTuning | None = None
+) -> dict[str, int]:
+    """Constants and warps of `copy_list`, from blocks of `source` to blocks like those of `target`; float8 is uint8."""
+    values, float8 = 2 * source.shape[-2] * source.shape[-1], source.dtype != target.dtype
+    if float8:
+        runs = cut_runs(values, in_flight_bytes, halves=2, tuning=tuning or FLOAT8_TUNING)
+        loads, stores = 4 if target.element_size() == 2 else 1, 16 // target.element_size()
+    else:
+        runs = cut_runs(values * source.element_size(), in_flight_bytes, tuning=tuning)
+        loads, stores = 4, 4
+    return {
+        "WORDS": runs.words, "RUN": runs.run, "PER": runs.per_block, "ROWS": runs.rows, "PARTS": runs.parts,
+        "HALVES": 2 if float8 else 1, "LOADS": loads, "STORES": stores, "NATIVE": has_e4m3(target.device),
+        "num_warps": runs.warps,
+    }  # fmt: skip
+
+
+def block_words(blocks: torch.Tensor) -> torch.Tensor:
     """The same memory as int32 [n, words]: a copy does not care what its bytes mean."""
     return blocks.flatten(1).view(torch.int32)
 
 
-def _check(
+def check_copy(
     source: torch.Tensor, target: torch.Tensor, source_ids: torch.Tensor, target_ids: torch.Tensor,
     count: torch.Tensor, scales: torch.Tensor | None,
 ) -> None:  # fmt: skip
+    """Raise ConfigError where the tensors of a copy do not fit each other."""
     require_shape(source, "source", m=None, KV=2, block=None, D=None)
     require_shape(target, "target", n=None, KV=2, block=source.shape[2], D=source.shape[3])
     require_shape(source_ids, "source_ids", most=None)
