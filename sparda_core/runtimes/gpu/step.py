@@ -48,6 +48,7 @@ class StepParts:
     lead       layers between selecting and attending
     nucleus    whether any row samples
     copy       size of the copy kernel
+    early      how early the small kernels start, see kernels/early.py
     """
 
     decoder: Any
@@ -69,6 +70,7 @@ class StepParts:
     every: bool
     lead: int
     copy: CopySize
+    early: int
 
 
 class DecodeStep:
@@ -158,10 +160,11 @@ class DecodeStep:
         given = (tier.slots, tier.host, parts.policy)
         if self._together(op.layer):
             choose_and_diff(
-                tier.scores, parts.rows.position, parts.spec, tier.choice, *given, parts.rows.tick, tier.diff
-            )
+                tier.scores, parts.rows.position, parts.spec, tier.choice, *given, parts.rows.tick, tier.diff,
+                early=parts.early,
+            )  # fmt: skip
             return
-        diff_slots(tier.choice, parts.rows.position, *given, tier.scores, parts.rows.tick, tier.diff)
+        diff_slots(tier.choice, parts.rows.position, *given, tier.scores, parts.rows.tick, tier.diff, early=parts.early)
 
     def _fetch(self, op: Op) -> None:
         self._parts.engine.fetch(self._parts.tiers[op.layer], self._parts.copy)
@@ -169,11 +172,15 @@ class DecodeStep:
     def _append(self, op: Op) -> None:
         parts, tier = self._parts, self._parts.tiers[op.layer]
         if not self._fused(op.layer):
-            append_tokens(parts.decoder.key, parts.decoder.value, parts.rows.position, self._stores[op.layer])
+            append_tokens(
+                parts.decoder.key, parts.decoder.value, parts.rows.position, self._stores[op.layer], early=parts.early
+            )
         if tier.host is not None and tier.host.scales is not None:
             assert tier.slots is not None
             assert tier.diff is not None
-            quantise_closed(tier.slots.array, tier.diff.tail, parts.rows.position, tier.host, parts.spec)
+            quantise_closed(
+                tier.slots.array, tier.diff.tail, parts.rows.position, tier.host, parts.spec, early=parts.early
+            )
 
     def _attend(self, op: Op) -> None:
         parts, tier, query = self._parts, self._parts.tiers[op.layer], self._parts.decoder.query
@@ -196,5 +203,8 @@ class DecodeStep:
     def _head(self, op: Op) -> None:
         parts = self._parts
         self.logits = parts.decoder.head()
-        draw(self.logits, parts.sampling, parts.rows.position, parts.sampled, parts.drawing, nucleus=parts.nucleus)
-        advance(parts.rows.position, parts.rows.token, parts.sampled)
+        draw(
+            self.logits, parts.sampling, parts.rows.position, parts.sampled, parts.drawing, nucleus=parts.nucleus,
+            early=parts.early,
+        )  # fmt: skip
+        advance(parts.rows.position, parts.rows.token, parts.sampled, early=parts.early)
