@@ -138,7 +138,7 @@ def compiled(arch: int, early: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     run = JITFunction.run
 
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:  # noqa: FBT001
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **options)
         names = [name for name, kind in kernel.src.signature.items() if kind != "constexpr"]
         found.append({"kernel": self.__name__, "pointers": names, "ptx": kernel.asm["ptx"]})

@@ -65,7 +65,7 @@ def read_before_the_wait(ptx: str, names: list[str]) -> set[str]:
             through, at = line.split("[")
             read |= reach[REGISTER.findall(at)[0]]
             # What is loaded is a value, not an address any more.
-            reach |= dict.fromkeys(REGISTER.findall(through[through.index("ld.global") :]), set())
+            reach |= {one: set() for one in REGISTER.findall(through[through.index("ld.global") :])}
         elif registers := REGISTER.findall(line.split(" ", 1)[-1] if line.startswith("@") else line):
             reach[registers[0]] = set().union(*(reach.get(one, set()) for one in registers[1:]))
     raise AssertionError("no wait")
