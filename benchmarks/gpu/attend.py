@@ -1,9 +1,10 @@
 """Decode attention: checked against float64, then timed at the shape of MiniCPM4.1-8B.
 
-python -m benchmarks.gpu.attend [--sweep] [--json FILE]      without a GPU: the check alone, tiny, interpreted
+python -m benchmarks.gpu.attend [--json FILE]      without a GPU: the check alone, tiny, interpreted
 
 Predicted before measuring, a layer in bf16 with budget 96 x 64 (floor = keys and values over 4.2 TB/s, which is
-1.5 us a row): batch 1 about 6 us, 4 9, 8 15, 16 27, 28 46, 64 101; the aim is 1.35 floors + 4 us.
+1.5 us a row): batch 1 about 6 us, 4 9, 8 15, 16 27, 28 46, 64 101; the aim is 1.35 floors + 4 us. How lists are cut,
+by measurement: `attend_sweep.py`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def check() -> None:
     for batch in (1, 3, 16) if on_gpu else (2,):
         layers = Layers(batch, spec, dtype, layers=1, width=D if on_gpu else 32)
         want = layers.expected(0)
-        for tuning in (Tuning(), Tuning(splits=1), Tuning(splits=4), Tuning(splits=4, fused_up_to=1)):
+        two = [Tuning(splits=splits, fused_up_to=1, early=early) for splits in (4, 40, 96) for early in (False, True)]
+        for tuning in (Tuning(), Tuning(splits=1), Tuning(splits=4), *two):
             scratch = layers.scratch(tuning)
             for _ in range(3 if on_gpu else 1):
                 layers.out.fill_(float("nan"))
@@ -115,7 +117,12 @@ def time_resident(batch: int, *, everything: bool) -> float:
         places=batch, q_heads=HQ, kv_heads=HK, head_dim=D, blocks=blocks, block=MAIN.block, dtype=q.dtype, device=DEVICE
     )
     if everything:
-        return median_us([lambda: attend_all(q, paged, position, MAIN, out, scratch)] * 4)
+        took = median_us([lambda: attend_all(q, paged, position, MAIN, out, scratch)] * 4)
+        for row in {0, batch - 1}:
+            want = expected_all(q[row], paged, row, CONTEXT - 4)
+            wrong = float((out[row].double() - want).norm() / want.norm())
+            assert wrong < 1e-2, f"dense, row {row} of {batch}: relative error {wrong:.1e}"
+        return took
     counts = torch.full((batch, HK), MAIN.budget, device=DEVICE, dtype=torch.int32)
     launches = []
     for _ in range(16):
@@ -124,6 +131,17 @@ def time_resident(batch: int, *, everything: bool) -> float:
         choice = Choice(blocks=torch.cat([order.sort(-1).values, last], -1).int(), counts=counts)
         launches.append(_bind(attend_pages, q, paged, choice, position, MAIN, out, scratch))
     return median_us(launches)
+
+
+def expected_all(q: torch.Tensor, paged: Paged, row: int, tokens: int) -> torch.Tensor:
+    """float64 [Hq, D]: one row's dense attention in plain torch."""
+    heads = []
+    for head, mine in enumerate(q.double().unflatten(0, (HK, -1))):
+        pages = paged.table[row, head].long()
+        blocks = (pages[:, None] * paged.page_blocks + torch.arange(paged.page_blocks, device=q.device)).flatten()
+        keys, values = paged.array[blocks].transpose(0, 1).flatten(1, 2)[:, :tokens].double()
+        heads.append((mine @ keys.T / q.shape[-1] ** 0.5).softmax(-1) @ values)
+    return torch.cat(heads)
 
 
 def row(what: str, batch: int, got: float, tokens: int, note: str = "") -> dict[str, object]:
@@ -137,27 +155,9 @@ def row(what: str, batch: int, got: float, tokens: int, note: str = "") -> dict[
     return {"what": what, "batch": batch, "us": got, "floor_us": floor, "note": note}
 
 
-def sweep() -> list[dict[str, object]]:
-    """Pieces, fused or not, warps and depth at a few batches: is `split_count` right?"""
-    rows = []
-    selected = MAIN.budget * MAIN.block
-    pieces = {1: (8, 12, 24, 48, 96), 4: (8, 16, 32), 16: (2, 4, 8, 16), 28: (2, 5, 7, 14), 64: (1, 2, 4)}
-    for batch, splits in ((batch, splits) for batch, some in pieces.items() for splits in some):
-        for fused_up_to in (8, 1) if 1 < splits <= 8 else (1,):
-            got = time_slots(batch, Tuning(splits=splits, fused_up_to=fused_up_to))
-            how = "fused" if 1 < splits <= fused_up_to else "two launches" if splits > 1 else ""
-            rows.append(row("slots", batch, got, selected, f"splits {splits} {how}"))
-    for batch in (1, 16, 64):
-        for warps, depth in ((2, 2), (8, 2), (4, 1), (4, 3), (8, 3)):
-            got = time_slots(batch, Tuning(warps=warps, depth=depth))
-            rows.append(row("slots", batch, got, selected, f"warps {warps} depth {depth}"))
-    return rows
-
-
 def main() -> None:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweep", action="store_true", help="also numbers of pieces, warps and depths")
     parser.add_argument("--json", type=Path, help="where to keep the rows")
     args = parser.parse_args()
     check()
@@ -167,8 +167,6 @@ def main() -> None:
     rows = [row("slots", batch, time_slots(batch), selected) for batch in (1, 2, 4, 8, 16, 28, 64)]
     rows += [row("pages", batch, time_resident(batch, everything=False), selected) for batch in (1, 16)]
     rows += [row("all, 128K", batch, time_resident(batch, everything=True), CONTEXT - 4) for batch in (1, 4, 16)]
-    if args.sweep:
-        rows += sweep()
     keep(args.json, "attention of one token", rows)
 
 

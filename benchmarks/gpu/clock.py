@@ -13,7 +13,7 @@ def graph_of(launches: Sequence[Callable[[], None]]) -> torch.cuda.CUDAGraph:
 
     Whatever the current stream has under way ends first: tensors that it is still filling are not read.
     """
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for launch in launches:
@@ -35,10 +35,10 @@ def median_us(launches: Sequence[Callable[[], None]], replays: int = 15) -> floa
 
 def between(work: Callable[[], None], stream: torch.cuda.Stream | None = None) -> float:
     """Microseconds between events around `work` on a stream; waits for it."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     stream = stream or torch.cuda.current_stream()
     start.record(stream)
     work()
     end.record(stream)
     end.synchronize()
-    return start.elapsed_time(end) * 1e3
+    return float(start.elapsed_time(end)) * 1e3

@@ -3,33 +3,40 @@
 python -m benchmarks.gpu.gather [--pool-gib 32] [--json FILE]      without a GPU: the check alone, tiny, interpreted
 
 Every list is random and new, over the whole pool: a list that was copied before finds its address translations
-warm and flatters some kernels. Blocks of 32 KiB are scattered to slots.
+warm and flatters some kernels. Blocks of 32 KiB are scattered to slots. Copies alone are timed in a CUDA graph of
+four of them, whose lists are written anew before every replay; the same graph with empty lists is the floor, which
+is printed and not subtracted. What copies cost products: `beside.py`.
 
-Predicted before measuring (from trials of such kernels on an H200): 2 x 128 KiB 50 to 51 GB/s, 1 x 128 KiB 38 to 45,
-16 x 16 KiB 50, 2 x 16 KiB 20 to 32; float8 2 x 128 KiB 45 to 50 (conversion is not hidden within a thread block).
-Beside GEMMs at batch 16 / 64 / 256: 2 x 128 KiB 1.04 / 1.04 / 1.02 at 44 to 50 GB/s, 16 x 16 KiB 1.17 / 1.23 / 1.7.
+Predicted before measuring: plain copies of 2 x 128 KiB 50 to 51 GB/s whole, 1 x 128 KiB 38 whole, 42 in parts (a part
+is stored while others load); float8 in 4 parts 30 with one thread block, 48 to 50 with two (1500 instructions a
+thread for 128 KiB, 3.4 us, now beside the loads). Beside GEMMs at batch 16 / 64 / 256: 2 x 128 KiB 1.04 / 1.04 / 1.02
+at 44 to 50 GB/s, 16 x 16 KiB 1.17 / 1.23 / 1.7.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
-from benchmarks.gpu.clock import between, graph_of
+from benchmarks.gpu.beside import Gemms, beside
+from benchmarks.gpu.clock import between, graph_of, median_us
 from benchmarks.gpu.keep import keep
 from sparda_core.kernels.gather.gpu import gather_blocks
+from sparda_core.kernels.gather.runs import FLOAT8_TUNING, CopyTuning
 from sparda_core.kernels.quantise.reference import dequantise_blocks, quantise_blocks
 
 DEVICE = tests.gpu_env.DEVICE
 ON_GPU = DEVICE.type == "cuda"
 BLOCK, D = 64, 128
 KIB = 1024
+#: Slowdown of the products that two thread blocks may cost by batch, and the GB/s that they must reach meanwhile.
+BARS, LEAST_BESIDE = {16: 1.05, 64: 1.05, 256: 1.03}, 44.0
 
 
 def host_memory(nbytes: int) -> torch.Tensor:
@@ -39,6 +46,40 @@ def host_memory(nbytes: int) -> torch.Tensor:
     from sparda_core.runtimes.gpu.pinning import pinned_empty
 
     return pinned_empty(nbytes, method="cuda-host-alloc")
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """One way to copy; without a tuning, the shipped one."""
+
+    ctas: int
+    in_flight_kib: int
+    float8: bool = False
+    tuning: CopyTuning | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block on the link."""
+        return 2 * BLOCK * D * (1 if self.float8 else 2)
+
+    @property
+    def guess(self) -> float:
+        """About its GB/s: bytes in flight over a round trip, until the link is full."""
+        flight = self.in_flight_kib * KIB
+        return min(50.0, self.ctas * flight / (2.1 + flight / 110e3) / 1e3 * (0.7 if self.float8 else 1.0))
+
+    def row(self) -> dict[str, object]:
+        """As kept."""
+        tuning = self.tuning or (FLOAT8_TUNING if self.float8 else CopyTuning())
+        return {
+            "dtype": "float8" if self.float8 else "bfloat16", "ctas": self.ctas, "in_flight_kib": self.in_flight_kib,
+            "parts": tuning.parts, "warps": tuning.warps,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        row = self.row()
+        how = f"parts {row['parts']} warps {row['warps'] or '-'}"
+        return f"{row['dtype']:8s} {self.ctas:3d} x {self.in_flight_kib:3d} KiB  {how:16s}"
 
 
 class Pool:
@@ -59,24 +100,35 @@ class Pool:
         target = torch.randperm(self.most, device=DEVICE)[:count].int()
         return source, target, torch.full((1,), count, dtype=torch.int32, device=DEVICE)
 
-    def copies(self, count: int, *, ctas: int, in_flight: int, float8: bool = False) -> Iterator[Callable[[], None]]:
-        """Copies of `count` blocks, each of a list of its own."""
-        source = self.codes if float8 else self.blocks
-        while True:
-            source_ids, target_ids, length = self.lists(source.shape[0], count)
-            yield lambda s=source_ids, t=target_ids, n=length: gather_blocks(
-                source, self.slots, s, t, n, ctas=ctas, in_flight_bytes=in_flight,
-                scales=self.scales if float8 else None,
+    def copy(self, setting: Setting, count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        """A copy of `count` blocks, and what gives it a new list."""
+        source = self.codes if setting.float8 else self.blocks
+        source_ids, target_ids, length = self.lists(source.shape[0], count)
+
+        def run() -> None:
+            gather_blocks(
+                source, self.slots, source_ids, target_ids, length, ctas=setting.ctas,
+                in_flight_bytes=setting.in_flight_kib * KIB, scales=self.scales if setting.float8 else None,
+                tuning=setting.tuning,
             )  # fmt: skip
+
+        def renew() -> None:
+            for old, new in zip((source_ids, target_ids), self.lists(source.shape[0], count), strict=False):
+                old.copy_(new)
+
+        return run, renew
 
 
 def check(pool: Pool) -> None:
     """Raise AssertionError unless the listed blocks, and no others, arrive; float8 too."""
     count = min(pool.most, 200 if ON_GPU else 3)
-    for ctas, in_flight in ((2, 128), (16, 16), (1, 64)):
+    ways = [(2, 128, t) for t in tunings(float8=False)] if ON_GPU else [(2, 128, CopyTuning(parts=4))]
+    for ctas, in_flight, tuning in (*ways, (16, 16, None), (1, 64, None)):
         pool.slots.fill_(0)
         source, target, length = pool.lists(pool.blocks.shape[0], count)
-        gather_blocks(pool.blocks, pool.slots, source, target, length, ctas=ctas, in_flight_bytes=in_flight * KIB)
+        gather_blocks(
+            pool.blocks, pool.slots, source, target, length, ctas=ctas, in_flight_bytes=in_flight * KIB, tuning=tuning
+        )
         arrived = pool.slots.view(torch.int32).flatten(1)
         want = torch.zeros_like(arrived)
         want[target.long()] = pool.blocks.view(torch.int32).flatten(1)[source.long().cpu()].to(DEVICE)
@@ -89,100 +141,85 @@ def check(pool: Pool) -> None:
     dtype = torch.bfloat16 if ON_GPU else torch.float16  # the interpreter's bfloat16 is wrong
     slots = torch.empty(count, 2, BLOCK, D, dtype=dtype, device=DEVICE)
     length = torch.full((1,), count, dtype=torch.int32, device=DEVICE)
-    gather_blocks(few, slots, ids, ids, length, scales=scales.to(DEVICE))
-    assert torch.equal(slots.cpu(), dequantise_blocks(codes, scales, dtype)), "float8 blocks were widened wrongly"
+    for tuning in (*(tunings(float8=True) if ON_GPU else ()), None):
+        slots.fill_(float("nan"))
+        gather_blocks(few, slots, ids, ids, length, scales=scales.to(DEVICE), tuning=tuning)
+        assert torch.equal(slots.cpu(), dequantise_blocks(codes, scales, dtype)), f"float8 widened wrongly: {tuning}"
     few.copy_(kept)
     print("the copy kernel moves what is listed")
 
 
-def alone(pool: Pool, *, ctas: int, in_flight: int, float8: bool) -> dict[str, object]:
-    """GB/s up the link with nothing beside it: median of launches of 64 MiB each."""
-    nbytes = BLOCK * D * 2 * (1 if float8 else 2)
-    count = (64 << 20) // nbytes
-    copies = pool.copies(count, ctas=ctas, in_flight=in_flight * KIB, float8=float8)
-    between(next(copies))  # compiles
-    took = statistics.median(between(next(copies)) for _ in range(9))
-    empty = pool.copies(0, ctas=ctas, in_flight=in_flight * KIB, float8=float8)
-    short = statistics.median(between(next(empty)) for _ in range(9))
-    print(
-        f"alone   {'fp8' if float8 else 'bf16'} {ctas:3d} x {in_flight:3d} KiB  {count * nbytes / took / 1e3:6.1f} GB/s"
-        f"   empty list {short:6.1f} us", flush=True,
-    )  # fmt: skip
+def alone(pool: Pool, setting: Setting) -> dict[str, object]:
+    """GB/s up the link with nothing beside it: a graph of 4 copies of 64 MiB, median of replays with fresh lists."""
+    count = min(pool.most, (64 << 20) // setting.block_bytes)
+    copies = [pool.copy(setting, count) for _ in range(4)]
+    graph, took = graph_of([run for run, _ in copies]), []
+    for _ in range(5):
+        for _, renew in copies:
+            renew()
+        torch.cuda.synchronize()
+        took.append(between(graph.replay) / len(copies))
+    rate = count * setting.block_bytes / statistics.median(took) / 1e3
+    floor = median_us([pool.copy(setting, 0)[0]] * 4)
+    say(f"alone   {setting}  {rate:6.1f} GB/s   an empty list {floor:5.1f} us")
+    return {"what": "alone", **setting.row(), "gb_s": rate, "empty_us": floor}
+
+
+def cost(pool: Pool, gemms: Gemms, setting: Setting | None) -> dict[str, object]:
+    """Slowdown of products, and GB/s beside them; without a setting, those of the copy engine."""
+    rate = setting.guess if setting else 54.0
+    nbytes = setting.block_bytes if setting else 4 * BLOCK * D
+    count = min(pool.most, int(rate * 10e6) // nbytes) // 16 * 16  # about 10 ms
+
+    def fresh() -> Callable[[], None]:
+        if setting:
+            return pool.copy(setting, count)[0]
+        first = int(torch.randint(0, pool.blocks.shape[0] - count, ()))
+        return lambda: void(pool.slots[:count].copy_(pool.blocks[first : first + count], non_blocking=True))
+
+    found = beside(gemms, fresh, count * nbytes, rate)
+    row = setting.row() if setting else {"dtype": "bfloat16", "ctas": 0, "in_flight_kib": 0, "parts": 0, "warps": 0}
+    what, note = str(setting) if setting else "copy engine", ""
+    if setting and setting.ctas == 2 and setting.in_flight_kib == 128 and not setting.float8:
+        met = found.slowdown <= BARS[gemms.batch] and found.gb_per_s >= LEAST_BESIDE
+        note = f"bar {BARS[gemms.batch]} at {LEAST_BESIDE} GB/s {'met' if met else 'MISSED'}"
+    say(
+        f"beside  {what:46s} batch {gemms.batch:3d}  slowdown {found.slowdown:5.3f}"
+        f"  {found.gb_per_s:5.1f} GB/s  (layer alone {found.alone_us_per_layer:6.1f} us)  {note}"
+    )
     return {
-        "what": "alone", "dtype": "fp8" if float8 else "bf16", "ctas": ctas, "in_flight_kib": in_flight,
-        "gb_per_s": count * nbytes / took / 1e3, "empty_us": short,
+        "what": "beside", **row, "batch": gemms.batch, "slowdown": found.slowdown, "gb_s": found.gb_per_s,
+        "alone_us_per_layer": found.alone_us_per_layer,
     }  # fmt: skip
 
 
-@attrs.frozen
-class Gemms:
-    """A graph of 8 layers of decode GEMMs of an 8B model in bf16."""
-
-    graph: torch.cuda.CUDAGraph
-
-    @classmethod
-    def of(cls, batch: int) -> Gemms:
-        """For a batch: 4096-4096 twice, 4096-16384 twice, 16384-4096, weights of their own in each layer."""
-        shapes = [(4096, 4096), (4096, 4096), (16384, 4096), (16384, 4096), (4096, 16384)]
-        x = {width: torch.randn(batch, width, device=DEVICE).bfloat16() for width in (4096, 16384)}
-        weights = [torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(8) for shape in shapes]
-        outs = {width: torch.empty_like(x[width]) for width in x}
-        return cls(
-            graph_of([lambda w=w: torch.mm(x[w.shape[1]], w.T, out=outs[w.shape[0]]) for w in weights])
-        )  # fmt: skip
+def say(line: str) -> None:
+    """One line of the table, at once."""
+    print(line, flush=True)
 
 
-def beside(
-    pool: Pool, batch: int, gemms: Gemms, name: str, copy: Callable[[int], Callable[[], None]]
-) -> dict[str, object]:
-    """Slowdown of the GEMMs while a copy runs (pairs alone, contended in turn), and the copy's GB/s while they do."""
-    lane = torch.cuda.Stream(priority=-1)
-    block = 2 * BLOCK * D * 2
-
-    def contended() -> float:
-        work = copy(pool.most)  # outlasts the graph
-        torch.cuda.synchronize()
-        with torch.cuda.stream(lane):
-            work()
-        took = between(gemms.graph.replay)
-        torch.cuda.synchronize()
-        return took
-
-    def speed() -> float:
-        work = copy(2048)
-        torch.cuda.synchronize()
-        for _ in range(3):
-            gemms.graph.replay()
-        with torch.cuda.stream(lane):
-            took = between(work, lane)
-        torch.cuda.synchronize()
-        return 2048 * block / took / 1e3
-
-    contended()
-    pairs = [(between(gemms.graph.replay), contended()) for _ in range(13)]
-    slowdown = statistics.median(with_copy / without for without, with_copy in pairs)
-    layer = statistics.median(without for without, _ in pairs) / 8
-    rate = statistics.median(speed() for _ in range(7))
-    print(
-        f"beside  batch {batch:3d}  {name:14s} slowdown {slowdown:5.3f}  {rate:5.1f} GB/s"
-        f"  (layer alone {layer:6.1f} us)", flush=True,
-    )  # fmt: skip
-    return {"what": "beside", "batch": batch, "copy": name, "slowdown": slowdown, "gb_per_s": rate, "layer_us": layer}
+def void(_: object) -> None:
+    """What a copy gives back is of no use."""
 
 
-def by_engine(pool: Pool) -> Callable[[int], Callable[[], None]]:
-    """The control: the copy engine, one contiguous run."""
-
-    def copy(count: int) -> Callable[[], None]:
-        first = int(torch.randint(0, pool.blocks.shape[0] - count, ()))
-        return lambda: pool.slots[:count].copy_(pool.blocks[first : first + count], non_blocking=True)
-
-    return copy
+def tunings(*, float8: bool) -> list[CopyTuning]:
+    """Ways to cut the registers."""
+    return [CopyTuning(parts=parts, warps=warps) for warps in ((16, 32) if float8 else (32, 16)) for parts in (1, 2, 4)]
 
 
-def by_kernel(pool: Pool, ctas: int, in_flight: int) -> Callable[[int], Callable[[], None]]:
-    """Our kernel, a fresh list each time."""
-    return lambda count: next(pool.copies(count, ctas=ctas, in_flight=in_flight * KIB))
+def measure(pool: Pool) -> list[dict[str, object]]:
+    """Every row."""
+    plain = [Setting(ctas=ctas, in_flight_kib=128, tuning=t) for t in tunings(float8=False) for ctas in (1, 2)]
+    narrow = [
+        Setting(ctas=ctas, in_flight_kib=128, float8=True, tuning=t) for t in tunings(float8=True) for ctas in (1, 2)
+    ]
+    others = [Setting(ctas=ctas, in_flight_kib=16) for ctas in (1, 2, 4, 16)]
+    rows = [alone(pool, setting) for setting in [*plain, *narrow, *others]]
+    steps = [Setting(ctas=c, in_flight_kib=kib) for kib in (128, 16) for c in (1, 2, 3, 4, 8, 16, 32)]
+    for batch in BARS:
+        gemms = Gemms.of(batch)
+        rows += [cost(pool, gemms, setting) for setting in (None, *steps, *plain[2:8], *narrow[1::2])]
+    return rows
 
 
 def main() -> None:
@@ -191,23 +228,11 @@ def main() -> None:
     parser.add_argument("--pool-gib", type=float, default=32.0, help="pinned host memory; half a second a GiB to pin")
     parser.add_argument("--json", type=Path, help="where to keep the rows")
     args = parser.parse_args()
-    pool = Pool(int(args.pool_gib * 2**30) // 2**20 * 2**20, 12288) if ON_GPU else Pool(8 * 32 * KIB, 4)
+    pool = Pool(int(args.pool_gib * 2**30) // 2**20 * 2**20, 16384) if ON_GPU else Pool(8 * 32 * KIB, 4)
     check(pool)
     if not ON_GPU:
         return
-    rows = [
-        alone(pool, ctas=ctas, in_flight=in_flight, float8=False)
-        for in_flight in (128, 64, 16) for ctas in (1, 2, 3, 4, 16)
-    ]  # fmt: skip
-    settings = ((1, 128), (2, 128), (2, 64), (4, 64))
-    rows += [alone(pool, ctas=ctas, in_flight=in_flight, float8=True) for ctas, in_flight in settings]
-    copies = {
-        "copy engine": by_engine(pool), "2 x 128 KiB": by_kernel(pool, 2, 128), "16 x 16 KiB": by_kernel(pool, 16, 16)
-    }  # fmt: skip
-    for batch in (16, 64, 256):
-        gemms = Gemms.of(batch)
-        rows += [beside(pool, batch, gemms, name, copy) for name, copy in copies.items()]
-    keep(args.json, "the copy kernel, alone and beside matrix products", rows)
+    keep(args.json, "the copy kernel, alone and beside matrix products", measure(pool))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,15 @@ import torch
 from sparda_core.device_view import Choice
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.attend.gpu_pieces import ALL, PAGES, SLOTS, attend_kernel, join_kernel
-from sparda_core.kernels.attend.splitting import MOST_SPLITS, Tuning, cut_lists, most_parts
+from sparda_core.kernels.attend.splitting import Tuning, cut_lists, most_parts
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device, sm_count
+from sparda_core.kernels.early import can_launch_early, launch_early
 from sparda_core.kernels.tables import Paged
 from sparda_core.shapes import BlockSpec
+
+#: Values that one program of the second launch adds up: 32 a thread, all on their way at once.
+_JOIN_TILE = 4096
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -22,6 +26,7 @@ class AttendScratch:
     mixed    float32 [parts * G * D], weighted values of each piece
     stats    float32 [parts * 2 * G], its largest logit (base 2) and the sum of its weights
     arrived  int32 [places * Hk], pieces finished; 0 between launches
+    early    whether a second launch begins before the first has ended (kernels/early.py)
     """
 
     mixed: torch.Tensor
@@ -29,6 +34,7 @@ class AttendScratch:
     arrived: torch.Tensor
     sms: int
     tuning: Tuning
+    early: bool
 
 
 def attend_scratch(
@@ -44,7 +50,7 @@ def attend_scratch(
         mixed=torch.empty(parts * group * head_dim, dtype=torch.float32, device=device),
         stats=torch.empty(parts * 2 * group, dtype=torch.float32, device=device),
         arrived=torch.zeros(places * kv_heads, dtype=torch.int32, device=device),
-        sms=sms, tuning=tuning,
+        sms=sms, tuning=tuning, early=tuning.early and can_launch_early(device),
     )  # fmt: skip
 
 
@@ -126,14 +132,15 @@ def _launch(
         q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table),
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=cut.tokens,
-        JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages,
+        JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages, EARLY=scratch.early and not cut.join,
         num_warps=max(tuning.warps, padded(group, 16) // 16),
     )  # fmt: skip
     if not cut.join:
-        join_kernel[(batch * q_heads,)](
+        rows = padded(splits, 16)
+        values = min(padded(width), max(16, _JOIN_TILE // rows))
+        join_kernel[(batch * q_heads, -(-width // values))](
             scratch.mixed, scratch.stats, out, splits, out.stride(0), out.stride(1),
-            HEADS=heads, G=group, D=width, DP=wide, SP=padded(MOST_SPLITS), STEP=32,
-            num_warps=4,
+            HEADS=heads, G=group, D=width, SP=rows, DT=values, num_warps=4, **launch_early(early=scratch.early),
         )  # fmt: skip
 
 

@@ -56,6 +56,14 @@ def _write_out(out, mixed, total, o_g, o_d, m_gd, s_h):
     tl.store(out + o_g[:, None] * s_h + o_d[None, :], mixed.to(out.dtype.element_ty), mask=m_gd)
 
 
+@triton.jit
+def _leave(mixed, stats, b_o, top, total, o_g, o_d, m_gd, G: tl.constexpr, D: tl.constexpr):
+    """A piece's result, for whoever adds up."""
+    tl.store(mixed + o_g[:, None] * D + o_d[None, :], b_o, mask=m_gd)
+    tl.store(stats + o_g, top, mask=o_g < G)
+    tl.store(stats + G + o_g, total, mask=o_g < G)
+
+
 # Few variants are compiled: a number of pieces is only known to the compiler where one program adds them up.
 @triton.jit(do_not_specialize=["splits"])
 def attend_kernel(
@@ -63,9 +71,11 @@ def attend_kernel(
     s_qb, s_qh, s_n, s_kv, s_t, s_bb, s_bh, s_cb, s_ch, s_tb, s_th, s_ob, s_oh,
     HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     BLOCK: tl.constexpr, PAGE: tl.constexpr, TOKENS: tl.constexpr, JOIN: tl.constexpr,
-    FIND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    FIND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One piece of the list of one (row, head): all of it for JOIN 1; added up here for JOIN > 1, elsewhere for 0."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()  # the sum takes its places while the last pieces run, and waits for them
     i_pair = tl.program_id(0).to(tl.int64)  # row * HEADS + head
     i_s = tl.program_id(1)  # piece
     i_b, i_h = i_pair // HEADS, i_pair % HEADS
@@ -109,9 +119,7 @@ def attend_kernel(
         _write_out(out, b_o, total, o_g, o_d, m_gd, s_oh)
     else:
         i_part = i_pair * splits + i_s
-        tl.store(mixed + i_part * (G * D) + o_g[:, None] * D + o_d[None, :], b_o, mask=m_gd)
-        tl.store(stats + i_part * (2 * G) + o_g, top, mask=o_g < G)
-        tl.store(stats + i_part * (2 * G) + G + o_g, total, mask=o_g < G)
+        _leave(mixed + i_part * (G * D), stats + i_part * (2 * G), b_o, top, total, o_g, o_d, m_gd, G, D)
         if JOIN > 1:
             # Every thread's stores come before the barrier, the barrier before one thread's release.
             tl.debug_barrier()
@@ -149,27 +157,23 @@ def _join_group(
 @triton.jit(do_not_specialize=["splits"])
 def join_kernel(
     mixed, stats, out, splits, s_ob, s_oh,
-    HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, SP: tl.constexpr, STEP: tl.constexpr,
+    HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, SP: tl.constexpr, DT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Add up the pieces of one query head."""
+    """Add up the pieces of DT values of one query head: all of them are loaded at once."""
     i_q = tl.program_id(0).to(tl.int64)  # row * Hq + query head
     i_pair, i_g = i_q // G, i_q % G
     i_b, i_h = i_pair // HEADS, i_pair % HEADS
-    mixed += i_pair * splits * (G * D) + i_g * D
-    stats += i_pair * splits * (2 * G) + i_g
-    o_d, o_a = tl.arange(0, DP), tl.arange(0, SP)
-    top = tl.max(tl.load(stats + o_a * (2 * G), mask=o_a < splits, other=float("-inf")), 0)
-    top = tl.where(top == float("-inf"), 0.0, top)
-    total = 0.0
-    b_o = tl.zeros([DP], tl.float32)
-    for i_s in range(0, splits, STEP):
-        o_s = i_s + tl.arange(0, STEP)
-        m_s = o_s < splits
-        share = tl.exp2(tl.load(stats + o_s * (2 * G), mask=m_s, other=float("-inf")) - top)  # [STEP]
-        own = tl.load(stats + o_s * (2 * G) + G, mask=m_s, other=0.0)
-        m_sd = m_s[:, None] & (o_d < D)[None, :]
-        parts = tl.load(mixed + o_s[:, None] * (G * D) + o_d[None, :], mask=m_sd, other=0.0)  # [STEP, DP]
-        total += tl.sum(share * own, 0)
-        b_o += tl.sum(share[:, None] * parts, 0)
-    b_o = b_o / tl.where(total > 0, total, 1.0)
+    o_s, o_d = tl.arange(0, SP), tl.program_id(1) * DT + tl.arange(0, DT)
+    m_s = o_s < splits
+    stats += (i_pair * splits + o_s) * (2 * G) + i_g
+    p_sd = mixed + (i_pair * splits + o_s)[:, None] * (G * D) + i_g * D + o_d[None, :]
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    tops = tl.load(stats, mask=m_s, other=float("-inf"))
+    own = tl.load(stats + G, mask=m_s, other=0.0)
+    parts = tl.load(p_sd, mask=m_s[:, None] & (o_d < D)[None, :], other=0.0)  # [SP, DT]
+    top = tl.max(tops, 0)
+    share = tl.exp2(tops - tl.where(top == float("-inf"), 0.0, top))
+    total = tl.sum(share * own, 0)
+    b_o = tl.sum(share[:, None] * parts, 0) / tl.where(total > 0, total, 1.0)
     tl.store(out + i_b * s_ob + (i_h * G + i_g) * s_oh + o_d, b_o.to(out.dtype.element_ty), mask=o_d < D)

@@ -30,12 +30,16 @@ class Tuning:
     depth        tiles in flight while one is worked on; their K and V lie in shared memory
     fused_up_to  most pieces that the last one to finish adds up by itself; a second launch adds up more
     splits       pieces of each list; None: `split_count` decides
+    tokens       of one tile, a power of two from 16 to 128; None: `tile_tokens` decides
+    early        a second launch takes its places before the first has ended, where the device can
     """
 
     warps: int = 4
     depth: int = 2
     fused_up_to: int = 8
     splits: int | None = None
+    tokens: int | None = None
+    early: bool = True
 
 
 def tile_tokens(head_dim: int, value_bytes: float) -> int:
@@ -69,7 +73,7 @@ def cut_lists(
 ) -> Cut:
     """For `pairs` lists of up to `blocks` blocks."""
     tuning = tuning or Tuning()
-    tokens = tile_tokens(head_dim, value_bytes)
+    tokens = tuning.tokens or tile_tokens(head_dim, value_bytes)
     tiles = max(1, -(-blocks * block // tokens))
     splits = min(tuning.splits or split_count(pairs, tiles, sms), tiles, MOST_SPLITS)
     return Cut(tokens=tokens, splits=splits, join=splits if splits <= max(1, tuning.fused_up_to) else 0)
@@ -100,7 +104,7 @@ def most_parts(
     pairs: int, blocks: int, *, block: int, head_dim: int, value_bytes: int, sms: int, tuning: Tuning
 ) -> int:
     """Most pieces in all of up to `pairs` lists of up to `blocks` blocks."""
-    tiles = max(1, -(-blocks * block // tile_tokens(head_dim, value_bytes)))
+    tiles = max(1, -(-blocks * block // (tuning.tokens or tile_tokens(head_dim, value_bytes))))
     if tuning.splits is not None:
         return pairs * min(tuning.splits, tiles, MOST_SPLITS)
     return max(pairs, min(pairs * min(tiles, MOST_SPLITS), _WAVES * sms))

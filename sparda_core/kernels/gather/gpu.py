@@ -5,6 +5,9 @@ multiprocessors it takes. So few thread blocks keep many bytes in flight each, i
 a PCIe 5 x16 link on an H200. The list, its length and the destinations are read on the device.
 """
 
+# A name that some parts lack is unknown to mypy, and a compile-time constant is not.
+# mypy: disable-error-code="possibly-undefined"
+
 from __future__ import annotations
 
 import torch
@@ -14,60 +17,117 @@ import triton.language as tl
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import require_device
-from sparda_core.kernels.gather.runs import check_ctas, cut_runs
+from sparda_core.kernels.gather.runs import FLOAT8_TUNING, CopyTuning, check_ctas, cut_runs
 from sparda_core.kernels.quantise.gpu import from_e4m3, has_e4m3, require_host
 
 
 @triton.jit
-def _gather_kernel(
-    source, target, source_ids, target_ids, count, most, s_source, s_target,
-    WORDS: tl.constexpr, RUN: tl.constexpr, PER_BLOCK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    runs = tl.minimum(tl.load(count), most) * PER_BLOCK
-    o_r, o_w = tl.arange(0, ROWS), tl.arange(0, RUN)
-    for first in range(tl.program_id(0) * ROWS, runs, tl.num_programs(0) * ROWS):
-        i_r = first + o_r  # runs of the list
-        m_r = i_r < runs
-        i_m, o_run = i_r // PER_BLOCK, i_r % PER_BLOCK * RUN
-        m_rw = m_r[:, None]
-        if WORDS % RUN != 0:
-            m_rw = m_rw & (o_run[:, None] + o_w[None, :] < WORDS)
-        i_s = tl.load(source_ids + i_m, mask=m_r, other=0).to(tl.int64)
-        b_rw = tl.load((source + i_s * s_source + o_run)[:, None] + o_w[None, :], mask=m_rw)  # [ROWS, RUN]
-        i_t = tl.load(target_ids + i_m, mask=m_r, other=0).to(tl.int64)
-        tl.store((target + i_t * s_target + o_run)[:, None] + o_w[None, :], b_rw, mask=m_rw)
+def _ids_of(source_ids, target_ids, i_r, runs, PER: tl.constexpr):
+    """Source and target block of each run."""
+    m_r, i_m = i_r < runs, i_r // PER
+    return tl.load(source_ids + i_m, mask=m_r, other=0), tl.load(target_ids + i_m, mask=m_r, other=0)
 
 
 @triton.jit
-def _widen_kernel(
-    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
-    HALF: tl.constexpr, RUN: tl.constexpr, PER_HALF: tl.constexpr, ROWS: tl.constexpr, NATIVE: tl.constexpr,
+def _place(
+    blocks, i_n, i_r, runs, s_n,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, HALVES: tl.constexpr, LANE: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The same for float8 (e4m3) blocks, widened on the way: runs of K and of V side by side, a scale for each."""
-    runs = tl.minimum(tl.load(count), most) * PER_HALF
-    o_r, o_kv = tl.arange(0, ROWS), tl.arange(0, 2)
+    """Where runs lie in their blocks, WIDE values for each word of a run, and which of them exist."""
+    o_run = i_r % PER * (RUN * WIDE)
     # A thread loads as many codes at a time as the values it stores at a time: nothing changes hands in between.
-    o_w = tl.max_contiguous(tl.arange(0, RUN), 128 // target.dtype.element_ty.primitive_bitwidth)
-    o_vw = (o_kv * HALF)[None, :, None] + o_w[None, None, :]
-    for first in range(tl.program_id(0) * ROWS, runs, tl.num_programs(0) * ROWS):
-        i_r = first + o_r
-        m_r = i_r < runs
-        i_m, o_run = i_r // PER_HALF, i_r % PER_HALF * RUN
-        m_rvw = m_r[:, None, None]
-        if HALF % RUN != 0:
-            m_rvw = m_rvw & (o_run[:, None, None] + o_w[None, None, :] < HALF)
-        i_s = tl.load(source_ids + i_m, mask=m_r, other=0).to(tl.int64)
-        b_rvw = tl.load((source + i_s * s_source + o_run)[:, None, None] + o_vw, mask=m_rvw)  # [ROWS, 2, RUN]
-        scale = tl.load(scales + i_s[:, None] * 2 + o_kv[None, :], mask=m_r[:, None], other=0.0)
-        i_t = tl.load(target_ids + i_m, mask=m_r, other=0).to(tl.int64)
-        wide = from_e4m3(b_rvw, NATIVE) * scale[:, :, None]
-        p_rvw = (target + i_t * s_target + o_run)[:, None, None] + o_vw
-        tl.store(p_rvw, wide.to(target.dtype.element_ty), mask=m_rvw)
+    o_w = tl.max_contiguous(tl.arange(0, RUN * WIDE), LANE)
+    o_vw = (tl.arange(0, HALVES) * (WORDS * WIDE))[None, :, None] + o_w[None, None, :]
+    m_rvw = (i_r < runs)[:, None, None]
+    if WORDS % RUN != 0:
+        m_rvw = m_rvw & (o_run[:, None, None] + o_w[None, None, :] < WORDS * WIDE)
+    return (blocks + i_n.to(tl.int64) * s_n + o_run)[:, None, None] + o_vw, m_rvw
+
+
+@triton.jit
+def _fetch(
+    source, scales, i_s, i_r, runs, s_n,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, HALVES: tl.constexpr, LANE: tl.constexpr,
+):  # fmt: skip
+    """Runs, and the scales of float8 ones: on their way until they are used."""
+    p_rvw, m_rvw = _place(source, i_s, i_r, runs, s_n, WORDS, RUN, PER, HALVES, LANE, 1)
+    scale = tl.full([1, HALVES], 1.0, tl.float32)
+    if HALVES == 2:
+        p_rv = scales + i_s.to(tl.int64)[:, None] * 2 + tl.arange(0, HALVES)[None, :]
+        scale = tl.load(p_rv, mask=(i_r < runs)[:, None], other=0.0)
+    return tl.load(p_rvw, mask=m_rvw), scale
+
+
+@triton.jit
+def _put(
+    target, b_rvw, scale, i_t, i_r, runs, s_n,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, HALVES: tl.constexpr, LANE: tl.constexpr,
+    NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Runs to their blocks, float8 ones widened. A word holds four codes till then: bytes would take registers each."""
+    WIDE: tl.constexpr = 4 if HALVES == 2 else 1
+    p_rvw, m_rvw = _place(target, i_t, i_r, runs, s_n, WORDS, RUN, PER, HALVES, LANE, WIDE)
+    if HALVES == 2:
+        even, odd = tl.join(b_rvw, b_rvw >> 16), tl.join(b_rvw >> 8, b_rvw >> 24)
+        codes = tl.reshape(tl.join(even, odd), p_rvw.shape).to(tl.uint8)
+        b_rvw = (from_e4m3(codes, NATIVE) * scale[:, :, None]).to(target.dtype.element_ty)
+    tl.store(p_rvw, b_rvw, mask=m_rvw)
+
+
+@triton.jit
+def _gather_kernel(
+    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """1, 2 or 4 parts of ROWS runs: a part is stored and filled again while the loads of the others are under way."""
+    runs = tl.minimum(tl.load(count), most) * PER
+    step = tl.num_programs(0) * ROWS
+    r_0 = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    s_0, t_0 = _ids_of(source_ids, target_ids, r_0, runs, PER)
+    if PARTS >= 2:
+        s_1, t_1 = _ids_of(source_ids, target_ids, r_0 + step, runs, PER)
+    if PARTS == 4:
+        s_2, t_2 = _ids_of(source_ids, target_ids, r_0 + 2 * step, runs, PER)
+        s_3, t_3 = _ids_of(source_ids, target_ids, r_0 + 3 * step, runs, PER)
+    b_0, c_0 = _fetch(source, scales, s_0, r_0, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+    if PARTS >= 2:
+        b_1, c_1 = _fetch(source, scales, s_1, r_0 + step, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+    if PARTS == 4:
+        b_2, c_2 = _fetch(source, scales, s_2, r_0 + 2 * step, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+        b_3, c_3 = _fetch(source, scales, s_3, r_0 + 3 * step, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+    for _ in range(tl.program_id(0) * ROWS, runs, PARTS * step):
+        n_0 = r_0 + PARTS * step
+        # The ids of the next runs arrive while the values of these do.
+        s_0, u_0 = _ids_of(source_ids, target_ids, n_0, runs, PER)
+        if PARTS >= 2:
+            s_1, u_1 = _ids_of(source_ids, target_ids, n_0 + step, runs, PER)
+        if PARTS == 4:
+            s_2, u_2 = _ids_of(source_ids, target_ids, n_0 + 2 * step, runs, PER)
+            s_3, u_3 = _ids_of(source_ids, target_ids, n_0 + 3 * step, runs, PER)
+        _put(target, b_0, c_0, t_0, r_0, runs, s_target, WORDS, RUN, PER, HALVES, STORES, NATIVE)
+        b_0, c_0 = _fetch(source, scales, s_0, n_0, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+        t_0 = u_0
+        if PARTS >= 2:
+            r_1, n_1 = r_0 + step, n_0 + step
+            _put(target, b_1, c_1, t_1, r_1, runs, s_target, WORDS, RUN, PER, HALVES, STORES, NATIVE)
+            b_1, c_1 = _fetch(source, scales, s_1, n_1, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+            t_1 = u_1
+        if PARTS == 4:
+            r_2, n_2, r_3, n_3 = r_0 + 2 * step, n_0 + 2 * step, r_0 + 3 * step, n_0 + 3 * step
+            _put(target, b_2, c_2, t_2, r_2, runs, s_target, WORDS, RUN, PER, HALVES, STORES, NATIVE)
+            b_2, c_2 = _fetch(source, scales, s_2, n_2, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+            _put(target, b_3, c_3, t_3, r_3, runs, s_target, WORDS, RUN, PER, HALVES, STORES, NATIVE)
+            b_3, c_3 = _fetch(source, scales, s_3, n_3, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
+            t_2, t_3 = u_2, u_3
+        r_0 = n_0
 
 
 def gather_blocks(
     source: torch.Tensor, target: torch.Tensor, source_ids: torch.Tensor, target_ids: torch.Tensor,
     count: torch.Tensor, *, ctas: int = 2, in_flight_bytes: int = 128 * 2**10, scales: torch.Tensor | None = None,
+    tuning: CopyTuning | None = None,
 ) -> None:  # fmt: skip
     """Copy block source_ids[i] of `source` to block target_ids[i] of `target`, for i below count[0].
 
@@ -80,6 +140,7 @@ def gather_blocks(
                 The paper's setting is 16 (below batch 32, else 32) thread blocks of 16 KiB
     scales      float32 [m, 2] on the device, for a source of uint8 codes (e4m3): each value is multiplied by the
                 scale of its block's K or V in float32 and rounded to target's dtype once. Codes are in flight
+    tuning      changes nothing but the time; None: as measured
     Nothing is read by the host. Raises ConfigError on shapes, dtypes, devices, blocks that are no multiple of 16
     bytes or not contiguous, and knobs out of range.
     """
@@ -89,20 +150,19 @@ def gather_blocks(
     _check(source, target, source_ids, target_ids, count, scales)
     require_host(source, "source", device)
     check_ctas(ctas)
-    most = source_ids.shape[0]
-    if scales is not None:
-        runs = cut_runs(2 * source.shape[2] * source.shape[3], in_flight_bytes, halves=2)
-        _widen_kernel[(ctas,)](
-            source, target, scales, source_ids, target_ids, count, most, source.stride(0), target.stride(0),
-            HALF=runs.words * 4, RUN=runs.run * 4, PER_HALF=runs.per_block, ROWS=runs.rows, NATIVE=has_e4m3(device),
-            num_warps=runs.warps,
-        )  # fmt: skip
-        return
-    runs = cut_runs(2 * source.shape[2] * source.shape[3] * source.element_size(), in_flight_bytes)
-    source_words, target_words = _words(source), _words(target)
+    values = 2 * source.shape[2] * source.shape[3]
+    if scales is None:
+        runs = cut_runs(values * source.element_size(), in_flight_bytes, tuning=tuning)
+        target, loads, stores = _words(target), 4, 4
+    else:
+        runs = cut_runs(values, in_flight_bytes, halves=2, tuning=tuning or FLOAT8_TUNING)
+        loads, stores = 4 // target.element_size(), 16 // target.element_size()
+    words = _words(source)
     _gather_kernel[(ctas,)](
-        source_words, target_words, source_ids, target_ids, count, most, source_words.stride(0), target_words.stride(0),
-        WORDS=runs.words, RUN=runs.run, PER_BLOCK=runs.per_block, ROWS=runs.rows, num_warps=runs.warps,
+        words, target, words if scales is None else scales, source_ids, target_ids, count, source_ids.shape[0],
+        words.stride(0), target.stride(0),
+        WORDS=runs.words, RUN=runs.run, PER=runs.per_block, ROWS=runs.rows, PARTS=runs.parts,
+        HALVES=1 if scales is None else 2, LOADS=loads, STORES=stores, NATIVE=has_e4m3(device), num_warps=runs.warps,
     )  # fmt: skip
 
 

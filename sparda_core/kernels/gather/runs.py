@@ -11,23 +11,43 @@ MOST_IN_FLIGHT = 128 * 2**10
 LEAST_IN_FLIGHT = 2**10
 MOST_CTAS = 1024
 _WORD = 4
+#: Fewest bytes in flight that are cut into parts: a thread moves 16 bytes of each part, or more.
+_LEAST_SPLIT = 64 * 2**10
 #: Shortest run that is worth a lane's address of its own, in words.
 _LEAST_RUN = 64
 
 
 @attrs.frozen(kw_only=True)
+class CopyTuning:
+    """Choices that change only how long a copy takes.
+
+    parts  1, 2 or 4: how the bytes in flight are cut, so that one part is stored while the others load
+    warps  of a thread block; None: as many as its bytes in flight keep busy
+    """
+
+    parts: int = 1
+    warps: int | None = None
+
+
+#: For float8: half the warps have twice the registers each, which widening needs (no spills at 128 KiB).
+FLOAT8_TUNING = CopyTuning(parts=4, warps=16)
+
+
+@attrs.frozen(kw_only=True)
 class Runs:
-    """One step of a thread block: `rows` runs of `run` words each, in registers, then on their way.
+    """One part of a thread block's registers: `rows` runs of `run` words each, loaded, then on their way.
 
     words   32-bit words of a block (of its K, where K and V are cut alike)
     run     words of one run, a power of two; `per_block` of them cover a block, the last perhaps in part
-    rows    runs of one step, a power of two
+    rows    runs of one part, a power of two
+    parts   of the registers: one is stored and filled again while the others load
     warps   warps of a thread block
     """
 
     words: int
     run: int
     rows: int
+    parts: int
     warps: int
 
     @property
@@ -36,10 +56,11 @@ class Runs:
         return -(-self.words // self.run)
 
 
-def cut_runs(block_bytes: int, in_flight_bytes: int, halves: int = 1) -> Runs:
+def cut_runs(block_bytes: int, in_flight_bytes: int, halves: int = 1, tuning: CopyTuning | None = None) -> Runs:
     """Runs for blocks of `block_bytes` with `in_flight_bytes` under way in each thread block.
 
-    With halves=2 the runs cut K and V of a block alike, and each step takes the same run of both.
+    With halves=2 the runs cut K and V of a block alike, and each step takes the same run of both. Fewer bytes
+    in flight than 64 KiB stay whole.
     Raises ConfigError for blocks that are not whole 16-byte pieces and for bytes that no thread block can hold.
     """
     if block_bytes < 16 or block_bytes % (16 * halves):
@@ -51,10 +72,15 @@ def cut_runs(block_bytes: int, in_flight_bytes: int, halves: int = 1) -> Runs:
             f"in_flight_bytes={in_flight_bytes} must be a power of two from {LEAST_IN_FLIGHT} to {MOST_IN_FLIGHT}: "
             "registers hold what a thread block has in flight"
         )
-    words, flight = block_bytes // _WORD // halves, in_flight_bytes // _WORD // halves
+    tuning = tuning or CopyTuning()
+    if tuning.parts not in (1, 2, 4):
+        raise ConfigError(f"parts={tuning.parts!r} must be 1, 2 or 4")
+    parts = tuning.parts if in_flight_bytes >= _LEAST_SPLIT else 1
+    words, flight = block_bytes // _WORD // halves, in_flight_bytes // parts // _WORD // halves
     # The largest power of two that divides a block leaves no lane idle.
     run = min(max(words & -words, min(_LEAST_RUN, 1 << (words - 1).bit_length())), flight)
-    return Runs(words=words, run=run, rows=flight // run, warps=copy_warps(in_flight_bytes))
+    warps = tuning.warps if tuning.warps and in_flight_bytes >= _LEAST_SPLIT else copy_warps(in_flight_bytes)
+    return Runs(words=words, run=run, rows=flight // run, parts=parts, warps=warps)
 
 
 def copy_warps(in_flight_bytes: int) -> int:

@@ -56,7 +56,7 @@ def _expected(state: dict[str, torch.Tensor]) -> torch.Tensor:
     )[:, :, 0]
 
 
-@pytest.mark.parametrize(("splits", "fused_up_to"), [(1, 8), (6, 8), (6, 1), (None, 8)])
+@pytest.mark.parametrize(("splits", "fused_up_to"), [(1, 8), (6, 8), (6, 1), (24, 1), (None, 8)])
 def test_a_replay_attends_to_what_is_there_then(splits: int | None, fused_up_to: int) -> None:
     state = _state()
     scratch = attend_scratch(

@@ -71,9 +71,13 @@ def test_a_copy_reads_and_writes_blocks_beyond_32_bits() -> None:
 def test_a_timed_graph_first_runs_when_its_tensors_have_been_filled() -> None:
     table, seen = torch.zeros(4, device=DEVICE), torch.zeros(4, device=DEVICE)
     torch.cuda.synchronize()
-    torch.cuda._sleep(200_000_000)  # the current stream is behind, as after filling gigabytes
+    torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]  # the current stream is behind, as after filling gigabytes
     table.fill_(7.0)
     kept = iter([seen])  # what the first run read stays: the graph's own runs copy elsewhere
-    graph_of([lambda: next(kept, torch.empty_like(seen)).copy_(table)])
+
+    def launch() -> None:
+        next(kept, torch.empty_like(seen)).copy_(table)
+
+    graph_of([launch])
     torch.cuda.synchronize()
     assert (seen == 7).all()

@@ -12,7 +12,7 @@ from tests.gpu_env import DEVICE, DTYPES
 
 # isort: split
 from sparda_core.kernels.gather.gpu import gather_blocks
-from sparda_core.kernels.gather.runs import cut_runs
+from sparda_core.kernels.gather.runs import CopyTuning, cut_runs
 from sparda_core.kernels.quantise.reference import dequantise_blocks, quantise_blocks
 from tests.gpu.attend.cases import NAN, generator
 
@@ -47,12 +47,13 @@ def _same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:
     width=st.sampled_from([32, 36, 60]),
     count=st.integers(0, 7),
     ctas=st.sampled_from([1, 2, 3]),
-    in_flight=st.sampled_from([1, 8, 128]),
+    in_flight=st.sampled_from([1, 8, 64, 128]),
+    parts=st.sampled_from([1, 2, 4]),
     dtype=st.sampled_from(DTYPES),
 )
 @settings(max_examples=15 if DEVICE.type == "cpu" else 25)
 def test_the_listed_blocks_arrive_and_others_stay(
-    seed: int, block: int, width: int, count: int, ctas: int, in_flight: int, dtype: torch.dtype
+    seed: int, block: int, width: int, count: int, ctas: int, in_flight: int, parts: int, dtype: torch.dtype
 ) -> None:
     stream = generator(seed)
     source = torch.randn(5, 2, block, width, generator=stream).to(dtype)
@@ -61,8 +62,9 @@ def test_the_listed_blocks_arrive_and_others_stay(
     want = target.cpu().clone()
     want[target_ids[:count].cpu().long()] = source[source_ids[:count].cpu().long()]
     gather_blocks(
-        _pinned(source), target, source_ids, target_ids, _count(count), ctas=ctas, in_flight_bytes=in_flight * 1024
-    )
+        _pinned(source), target, source_ids, target_ids, _count(count), ctas=ctas, in_flight_bytes=in_flight * 1024,
+        tuning=CopyTuning(parts=parts),
+    )  # fmt: skip
     assert _same_bits(target, want)
 
 
@@ -86,7 +88,10 @@ def test_blocks_may_lie_apart() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("block", "width", "in_flight"), [(16, 32, 1), (20, 36, 4), (16, 60, 128)])
-def test_float8_blocks_are_widened_on_the_way(dtype: torch.dtype, block: int, width: int, in_flight: int) -> None:
+@pytest.mark.parametrize("parts", [1, 4])
+def test_float8_blocks_are_widened_on_the_way(
+    dtype: torch.dtype, block: int, width: int, in_flight: int, parts: int
+) -> None:
     stream = generator(3)
     blocks = torch.randn(4, 2, block, width, generator=stream) * torch.tensor([1e-3, 40.0])[:, None, None]
     blocks[0, 0] = 0
@@ -99,17 +104,18 @@ def test_float8_blocks_are_widened_on_the_way(dtype: torch.dtype, block: int, wi
     want[target_ids[:5].cpu().long()] = dequantise_blocks(codes, scales, dtype)[source_ids[:5].cpu().long()]
     gather_blocks(
         _pinned(codes), target, source_ids, target_ids, _count(5), ctas=2, in_flight_bytes=in_flight * 1024,
-        scales=scales.to(DEVICE),
+        scales=scales.to(DEVICE), tuning=CopyTuning(parts=parts),
     )  # fmt: skip
     assert torch.equal(target.isnan().cpu(), want.isnan())
     assert torch.equal(target.nan_to_num().cpu(), want.nan_to_num())
 
 
-@given(block_bytes=st.integers(1, 40000).map(lambda n: 16 * n), power=st.integers(10, 17))
-def test_runs_cover_a_block_and_fill_what_is_in_flight(block_bytes: int, power: int) -> None:
-    runs = cut_runs(block_bytes, 1 << power)
+@given(block_bytes=st.integers(1, 40000).map(lambda n: 16 * n), power=st.integers(10, 17),
+       parts=st.sampled_from([1, 2, 4]))  # fmt: skip
+def test_runs_cover_a_block_and_fill_what_is_in_flight(block_bytes: int, power: int, parts: int) -> None:
+    runs = cut_runs(block_bytes, 1 << power, tuning=CopyTuning(parts=parts))
     assert (runs.per_block - 1) * runs.run < runs.words == block_bytes // 4 <= runs.per_block * runs.run
-    assert runs.run * runs.rows * 4 == 1 << power
+    assert runs.run * runs.rows * runs.parts * 4 == 1 << power
     assert runs.run & (runs.run - 1) == 0
     assert 32 <= (1 << power) / runs.warps / 32 <= 128
 
@@ -129,6 +135,8 @@ def test_settings_that_no_thread_block_can_hold_are_refused() -> None:
         gather_blocks(source.transpose(2, 3).contiguous().transpose(2, 3), target, ids, ids, _count(1))
     with pytest.raises(ConfigError, match="int32"):
         gather_blocks(source, target, ids.long(), ids, _count(1))
+    with pytest.raises(ConfigError, match="parts=3 must be 1, 2 or 4"):
+        cut_runs(64, 1024, tuning=CopyTuning(parts=3))
     with pytest.raises(ConfigError, match="a block has 72 bytes"):
         cut_runs(72, 1024)
 
