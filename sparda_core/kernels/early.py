@@ -25,6 +25,11 @@ from sparda_core.errors import ConfigError
 AT_END, AS_IT_ENDS, AS_IT_RUNS = 0, 1, 2
 
 
+def can_launch_early(device: torch.device) -> bool:
+    """Whether this device can."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def early_of(device: torch.device, wanted: int | None) -> int:
     """How early kernels on `device` start where `wanted` was asked for; None: as early as it can.
 
@@ -32,10 +37,9 @@ def early_of(device: torch.device, wanted: int | None) -> int:
     """
     if wanted is not None and (isinstance(wanted, bool) or wanted not in (AT_END, AS_IT_ENDS, AS_IT_RUNS)):
         raise ConfigError(f"early={wanted!r} must be {AT_END}, {AS_IT_ENDS} or {AS_IT_RUNS}; None suits the device")
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     if wanted is None:
-        return AS_IT_RUNS if able else AT_END
-    if wanted and not able:
+        return AS_IT_RUNS if can_launch_early(device) else AT_END
+    if wanted and not can_launch_early(device):
         raise ConfigError(
             f"early={wanted} needs a GPU of compute capability 9.0 or newer, not {device}: leave it out, or 0"
         )

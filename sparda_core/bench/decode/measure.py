@@ -89,7 +89,7 @@ class Bench:
         options: dict[str, Any] = {
             "places": cell.batch, "tokens": cell.context + self._settings.warmup + self._settings.steps + SPARE,
             "host_dtype": cell.host_dtype, "copy_rule": cell.copies, "graph": cell.launches == "graph",
-            "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16,
+            "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16, "early": cell.early,
         }  # fmt: skip
         runtime: dict[str, Any] = {}
         if cell.offloads:
