@@ -52,11 +52,12 @@ class Layers:
             block=self.spec.block, dtype=self.q.dtype, device=DEVICE, tuning=tuning,
         )  # fmt: skip
 
-    def launch(self, layer: int, scratch: AttendScratch) -> None:
+    def launch(self, layer: int, scratch: AttendScratch, early: int = 0) -> None:
         """One layer's attention."""
         attend_slots(
-            self.q, self.arrays[layer], self.physical, self.counts, self.position, self.spec, self.out, scratch
-        )
+            self.q, self.arrays[layer], self.physical, self.counts, self.position, self.spec, self.out, scratch,
+            early=early,
+        )  # fmt: skip
 
     def expected(self, layer: int) -> torch.Tensor:
         """float64 [B, Hq, D], in plain torch on the device."""

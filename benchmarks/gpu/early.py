@@ -71,7 +71,8 @@ def fill(session: GpuSession) -> None:
             tier.host.array.normal_(generator=torch.Generator().manual_seed(1))
     scorer = getattr(session.machinery.half, "_scorer", None)
     if isinstance(scorer, DeviceTokens):
-        scorer._partial.normal_(generator=torch.Generator(DEVICE).manual_seed(2))  # keys of rows that nobody read
+        # Keys of rows that nobody read.
+        scorer._partial.normal_(generator=torch.Generator(DEVICE).manual_seed(2))  # noqa: SLF001
 
 
 def run(

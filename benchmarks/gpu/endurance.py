@@ -38,8 +38,8 @@ SPEC = BlockSpec(block=16, window=8, stride=4, sink=1, local=1, budget=6)
 PART, PROMPT = (80, 60) if GPU else (1, 20)
 CAPACITY = PROMPT + 3 * PART + PART // 4
 EVERY = 1000
-#: Growth allowed in bytes: torch's own counts must not move, the driver and Python's allocator may a little.
-TOLERANCE = {"allocated": 0, "reserved": 0, "device": 4 << 20, "process": 8 << 20}
+#: Growth allowed, bytes: what tensors take must not move; torch may reserve a segment more, driver and Python some.
+TOLERANCE = {"allocated": 0, "reserved": 2 << 20, "device": 4 << 20, "process": 8 << 20}
 
 
 def cycle(session: GpuSession, seed: int) -> int:

@@ -19,6 +19,8 @@ from sparda_core.cli.running import Report, progress
 from sparda_core.cli.screen import cell as cell_text
 from sparda_core.cli.screen import plain, show_json, show_table
 from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.files import check_place
+from sparda_core.trace import write_trace
 
 if TYPE_CHECKING:
     from sparda_core.bench.decode.measure import Bench
@@ -55,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument("--seed", type=number(int, least=0), default=0, help="of traces and weights")
     how.add_argument("--out", type=Path, default=Path("sparda-bench"), metavar="FOLDER", help="rows, CSV and JSON")
+    how.add_argument(
+        "--timeline", type=Path, metavar="FILE",
+        help="also trace some steps of the one cell chosen, with torch's profiler, in steps that are not quoted",
+    )  # fmt: skip
     how.add_argument("--resume", action="store_true", help="keep the rows that the folder has of these settings")
     add_json(parser)
 
@@ -71,6 +77,10 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _list(cells, as_json=args.json)
         return 0
+    if args.timeline is not None:
+        if len(cells) != 1:
+            raise ConfigError(f"--timeline traces one cell, {len(cells)} are chosen; name one with --only and --most")
+        check_place(args.timeline)
     from sparda_core.bench.decode.measure import Bench, machine_name
 
     settings = Settings(
@@ -80,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     with progress() as report, Bench(settings, cells, report=report) as bench:
         rows = measure_all(cells, bench, store, resume=args.resume, report=report)
         document = store.finish(rows, bench.provenance())
+        if args.timeline is not None:
+            write_trace(args.timeline, [bench.timeline(cells[0])])
     _tell(document, as_json=args.json)
     return 0
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sparda_core.cli.options import POSITIVE, add_combination, add_json, add_model, add_spec, add_text
+from sparda_core.cli.options import POSITIVE, add_combination, add_device, add_json, add_model, add_spec, add_text
 from sparda_core.cli.running import Report, combine, load, progress, read_document
 from sparda_core.cli.screen import show_json, size
 from sparda_core.errors import ConfigError
@@ -15,6 +16,9 @@ from sparda_core.files import check_place
 from sparda_core.shapes import BlockSpec
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from sparda_core.compose import Combination
     from sparda_core.layer_view import LayerView
     from sparda_core.selectors.recording import Recording
@@ -31,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_spec(parser, BlockSpec())
     add_text(parser)
     add_model(parser)
+    add_device(parser)
     add_json(parser)
 
 
@@ -67,22 +72,31 @@ def record(pair: Combination, tokens: tuple[int, ...], *, steps: int, report: Re
     from sparda_core.selectors.recording import Recorder
 
     recorder = Recorder(shape=pair.shape, spec=pair.spec, selector=pair.selector.name)
-    seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-
-    def keep(view: LayerView) -> None:
-        assert view.selection is not None
-        seen[view.layer] = view.positions.numpy().copy(), view.selection.numpy().copy()
-
     prompt, rest = tokens[:-steps], tokens[-steps:]
     with pair.open() as session:
         row = session.add()
         session.prefill(row, prompt, progress=lambda done: report("reading the text, tokens", done, len(prompt)))
-        session.on_selection = keep
+        selected = _watch(session, pair.shape.layers)
         for at, token in enumerate(rest, start=1):
             facts = session.decode({row: token}).facts
-            layers = [seen[layer] for layer in range(pair.shape.layers)]
-            recorder.add(layers[0][0], np.stack([ids for _, ids in layers]))
+            recorder.add(np.array([session.length(row) - 1]), selected())
             recorder.add_facts(facts)
-            seen.clear()
             report(f"recording {pair.selector.name}, steps", at, steps)
     return recorder.recording()
+
+
+def _watch(session: Any, layers: int) -> Callable[[], npt.NDArray[np.int32]]:
+    """What the last step selected, int32 [L, B, Hk, width]: a GPU session keeps it, a CPU session tells it."""
+    import numpy as np
+
+    if hasattr(session, "last_selection"):
+        selected: Callable[[], npt.NDArray[np.int32]] = session.last_selection
+        return selected
+    seen: dict[int, npt.NDArray[np.int32]] = {}
+
+    def keep(view: LayerView) -> None:
+        assert view.selection is not None
+        seen[view.layer] = view.selection[:, :, 0].numpy().copy()
+
+    session.on_selection = keep
+    return lambda: np.stack([seen.pop(layer) for layer in range(layers)])

@@ -64,3 +64,25 @@ class DeviceDiff:
     count: torch.Tensor
     misses: torch.Tensor
     opened: torch.Tensor
+
+
+#: Columns of `LayerLists.signals`; the fourth is room, so that each layer's lie at a multiple of 16 bytes.
+COUNT, ARRIVED, DONE, SIGNALS = 0, 1, 2, 4
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class LayerLists:
+    """The lists of misses of all offloaded layers of a step, in the order in which layers run. L of them.
+
+    target      [L, n, 2, block, D], `DeviceSlots.array` of each layer
+    source_ids  int32 [L, most], `DeviceDiff.source` of each layer, and
+    target_ids  int32 [L, most], `DeviceDiff.target`
+    signals     int32 [L, 4]: COUNT, the list's length (`DeviceDiff.count`); ARRIVED, programs of the diff that have
+                written all of theirs; DONE, thread blocks of the copy that have moved all of theirs. `begin_step`
+                zeroes them
+    """
+
+    target: torch.Tensor
+    source_ids: torch.Tensor
+    target_ids: torch.Tensor
+    signals: torch.Tensor

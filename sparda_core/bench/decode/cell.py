@@ -15,6 +15,7 @@ from sparda_core.shapes import BlockSpec, ModelShape, check_integer, named_shape
 K = 1024
 COPY_RULES = ("ours", "paper")
 LAUNCHES = ("graph", "eager")
+COPY_LAUNCHES = ("layer", "step")
 HOST_DTYPES = ("same", "fp8")
 EARLY = (0, 1, 2)
 
@@ -30,6 +31,7 @@ class Cell:
     host_dtype      "same" as on the device, or "fp8"
     copies          "ours": the profile's CTAs and bytes in flight; "paper": 16 CTAs, 32 from batch 32, 16 KiB each
     launches        "graph": one CUDA graph a step; "eager": every kernel launched by the host
+    copy_launch     "layer": a copy kernel for each layer; "step": one that stays for the whole step, in a graph
     early           how early small kernels start, 0, 1 or 2 (kernels/early.py); None: as early as the device can
     """
 
@@ -44,12 +46,16 @@ class Cell:
     host_dtype: str = "same"
     copies: str = "ours"
     launches: str = "graph"
+    copy_launch: str = "layer"
     early: int | None = None
 
     def __attrs_post_init__(self) -> None:
         check_integer("batch", self.batch, 1)
         check_integer("context", self.context, 1)
-        for name, known in (("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES)):
+        known_values = (
+            ("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES), ("copy_launch", COPY_LAUNCHES)
+        )  # fmt: skip
+        for name, known in known_values:
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown; known: {', '.join(known)}")
         if self.early not in (None, *EARLY):
@@ -79,7 +85,7 @@ class Cell:
             word
             for word, plain in (
                 (self.engine, "uva"), (self.host_dtype, "same"), (f"{self.copies} copies", "ours copies"),
-                (self.launches, "graph"),
+                (self.launches, "graph"), (f"one copy a {self.copy_launch}", "one copy a layer"),
             )
             if word != plain
         ]  # fmt: skip
@@ -128,9 +134,18 @@ def headline_cells() -> Iterator[Cell]:
 def core_cells() -> list[Cell]:
     """About 70 cells, headline cells first, none twice."""
     cells = itertools.chain(
-        headline_cells(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(), _engines()
-    )
+        headline_cells(), _one_copy(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(),
+        _engines(),
+    )  # fmt: skip
     return list(dict.fromkeys(cells))
+
+
+def _one_copy() -> Iterator[Cell]:
+    """A copy that stays for the whole step, where copies are what a step waits for."""
+    for batch in (16, 28):
+        yield Cell(
+            selector="forecast", runtime="offload-prefetch", batch=batch, context=128 * K, copy_launch="step"
+        )
 
 
 def _reference() -> Iterator[Cell]:

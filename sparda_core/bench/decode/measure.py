@@ -16,6 +16,7 @@ from sparda_core.bench.decode.clock import Clock, median
 from sparda_core.bench.decode.fill import claim_rows, fill_random, warm_slots
 from sparda_core.bench.decode.parts import Parts
 from sparda_core.bench.decode.store import Settings
+from sparda_core.bench.decode.timeline import graph_timeline
 from sparda_core.bench.decode.trace import BatchTrace, batch_trace
 from sparda_core.bench.decode.traced import Traced
 from sparda_core.bench.gpu_machine import gpu
@@ -29,6 +30,7 @@ from sparda_core.runtimes.gpu.session import GpuSession
 from sparda_core.selector import Selector
 from sparda_core.simulator.locality import LocalityModel
 from sparda_core.simulator.locality_file import load_locality
+from sparda_core.trace import Origin, TraceSource
 
 Report = Callable[[str, int, int], None]
 #: Steps after the timed ones whose facts are read: misses of a step are their mean.
@@ -73,6 +75,21 @@ class Bench:
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Time a cell. Raises CapacityError where it does not fit."""
+        with self._filled(cell) as session:
+            return self._time(cell, session)
+
+    def timeline(self, cell: Cell) -> TraceSource:
+        """Spans of some steps of a cell; see `graph_timeline`, also for what it raises."""
+        with self._filled(cell) as session:
+            self._warm(session)
+            return TraceSource(
+                timeline=graph_timeline(session), plan=session.plan, origin=Origin.MEASURED,
+                notes={"cell": cell.key, **self.provenance()},
+            )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _filled(self, cell: Cell) -> Iterator[GpuSession]:
+        """A session whose rows have the cell's length, and slots as if its trace had long been played."""
         settings = self._settings
         trace = batch_trace(
             attrs.evolve(self._locality, churn=cell.churn), shape=self._shape, spec=SPEC, batch=cell.batch,
@@ -82,14 +99,15 @@ class Bench:
             claim_rows(session, cell)
             fill_random(session, settings.seed)
             warm_slots(session, trace)
-            return self._time(cell, session)
+            yield session
 
     @contextlib.contextmanager
     def _open(self, cell: Cell, trace: BatchTrace) -> Iterator[GpuSession]:
         options: dict[str, Any] = {
             "places": cell.batch, "tokens": cell.context + self._settings.warmup + self._settings.steps + SPARE,
             "host_dtype": cell.host_dtype, "copy_rule": cell.copies, "graph": cell.launches == "graph",
-            "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16, "early": cell.early,
+            "copy_launch": cell.copy_launch, "early": cell.early,
+            "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16,
         }  # fmt: skip
         runtime: dict[str, Any] = {}
         if cell.offloads:
@@ -133,9 +151,7 @@ class Bench:
 
     def _time(self, cell: Cell, session: GpuSession) -> dict[str, Any]:
         settings, clock = self._settings, Clock(session)
-        session.run(1, dict.fromkeys(session.rows, 1))
-        for _ in range(settings.warmup - 1):
-            session.run(1)
+        self._warm(session)
         steps = clock.steps(settings.steps)
         misses = [int(facts.misses.sum()) for facts in self._counted(session)]
         selected = cell.batch * self._shape.layers * self._shape.kv_heads * SPEC.budget
@@ -147,6 +163,11 @@ class Bench:
             "steps": len(steps), "misses": moved, "miss_share": moved / selected, "moved_bytes": moved * block_bytes,
             **parts.measure(), "launch": session.describe()["steps"], **_memory(session),
         }  # fmt: skip
+
+    def _warm(self, session: GpuSession) -> None:
+        session.run(1, dict.fromkeys(session.rows, 1))
+        for _ in range(self._settings.warmup - 1):
+            session.run(1)
 
     def _counted(self, session: GpuSession) -> Iterator[Any]:
         for _ in range(COUNTED):

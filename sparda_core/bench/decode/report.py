@@ -56,7 +56,10 @@ class Rows:
     """Rows by what they measure, for questions that take several. Those with `early` set by hand answer none."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = [row for row in rows if "refused" not in row and row.get("early") is None]
+        # Rows from before there was a choice were launched by layer.
+        self._rows = [
+            {"copy_launch": "layer", **row} for row in rows if "refused" not in row and row.get("early") is None
+        ]
 
     def one(self, **fields: Any) -> Row | None:
         """The row whose fields have these values; None where no or several rows do."""
@@ -85,7 +88,10 @@ def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0
     for batch in have.batches(context):
         common = {"batch": batch, "context": context, "launches": "graph", "host_dtype": "same", "copies": "ours"}
         resident = have.one(selector="forecast", runtime="resident", **common)
-        pool = {**common, "churn": churn, "policy": "last-selection", "slots": 1.0, "engine": "uva"}
+        pool = {
+            **common, "churn": churn, "policy": "last-selection", "slots": 1.0, "engine": "uva",
+            "copy_launch": "layer",
+        }  # fmt: skip
         query = have.one(selector="query", runtime="offload-sync", **pool)
         sync = have.one(selector="forecast", runtime="offload-sync", **pool)
         early = have.one(selector="forecast", runtime="offload-prefetch", **pool)

@@ -11,7 +11,6 @@ from sparda_core.kernels.attend.gpu_pieces import ALL, PAGES, SLOTS, attend_kern
 from sparda_core.kernels.attend.splitting import Tuning, cut_lists, most_parts
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device, sm_count
-from sparda_core.kernels.early import can_launch_early, launch_early
 from sparda_core.kernels.tables import Paged
 from sparda_core.shapes import BlockSpec
 
@@ -50,13 +49,13 @@ def attend_scratch(
         mixed=torch.empty(parts * group * head_dim, dtype=torch.float32, device=device),
         stats=torch.empty(parts * 2 * group, dtype=torch.float32, device=device),
         arrived=torch.zeros(places * kv_heads, dtype=torch.int32, device=device),
-        sms=sms, tuning=tuning, early=tuning.early and can_launch_early(device),
+        sms=sms, tuning=tuning, early=tuning.early and _starts_early(device),
     )  # fmt: skip
 
 
 def attend_slots(
     q: torch.Tensor, slots_array: torch.Tensor, physical: torch.Tensor, counts: torch.Tensor,
-    position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch,
+    position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch, *, early: int = 0,
 ) -> None:  # fmt: skip
     """Attention of each row's token over the blocks in its slots.
 
@@ -68,16 +67,20 @@ def attend_slots(
     position     int32 [B]; -1: no row here, its output is 0
     out          [B, Hq, D], written; scale 1 / sqrt(D), accumulated in float32
     scratch      of `attend_scratch`; launches that share it must be on one stream
+    early        above 0: takes its places before the kernel ahead has ended, and waits for it (kernels/early.py).
+                 Not behind a wait for another stream, nor if that kernel sets `position`
     Strides are free but for the last axis, which is contiguous. No host synchronisation, no allocation.
     Raises ConfigError on shapes, dtypes or devices that do not fit.
     """
     require_shape(physical, "physical", B=q.shape[0], Hk=None, W=None)
-    _launch(q, slots_array, physical, counts, None, position, spec, out, scratch, blocks=physical.shape[2], page=1)
+    _launch(
+        q, slots_array, physical, counts, None, position, spec, out, scratch, early, blocks=physical.shape[2], page=1
+    )
 
 
 def attend_pages(
     q: torch.Tensor, paged: Paged, choice: Choice, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor,
-    scratch: AttendScratch,
+    scratch: AttendScratch, *, early: int = 0,
 ) -> None:  # fmt: skip
     """The same over logical blocks of a resident layer, found through its page table. See `attend_slots`.
 
@@ -85,17 +88,18 @@ def attend_pages(
     """
     require_shape(choice.blocks, "choice.blocks", B=q.shape[0], Hk=None, W=None)
     _launch(
-        q, paged.array, choice.blocks, choice.counts, paged.table, position, spec, out, scratch,
+        q, paged.array, choice.blocks, choice.counts, paged.table, position, spec, out, scratch, early,
         blocks=choice.blocks.shape[2], page=paged.page_blocks,
     )  # fmt: skip
 
 
 def attend_all(
-    q: torch.Tensor, paged: Paged, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch
-) -> None:
+    q: torch.Tensor, paged: Paged, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch,
+    *, early: int = 0,
+) -> None:  # fmt: skip
     """The same over every block of a row, up to its current one. See `attend_slots`."""
     _launch(
-        q, paged.array, None, None, paged.table, position, spec, out, scratch,
+        q, paged.array, None, None, paged.table, position, spec, out, scratch, early,
         blocks=paged.table.shape[2] * paged.page_blocks, page=paged.page_blocks,
     )  # fmt: skip
 
@@ -103,7 +107,7 @@ def attend_all(
 def _launch(
     q: torch.Tensor, array: torch.Tensor, blocks_list: torch.Tensor | None, counts: torch.Tensor | None,
     table: torch.Tensor | None, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch,
-    *, blocks: int, page: int,
+    early: int, *, blocks: int, page: int,
 ) -> None:  # fmt: skip
     heads = _check(q, array, blocks_list, counts, table, position, spec, out)
     batch, q_heads, width = q.shape
@@ -132,16 +136,28 @@ def _launch(
         q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table),
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=cut.tokens,
-        JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages, EARLY=scratch.early and not cut.join,
-        num_warps=max(tuning.warps, padded(group, 16) // 16),
+        JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages, EARLY=early > 0,
+        TELL=scratch.early and not cut.join, num_warps=max(tuning.warps, padded(group, 16) // 16),
+        **_launched(early > 0),
     )  # fmt: skip
     if not cut.join:
         rows = padded(splits, 16)
         values = min(padded(width), max(16, _JOIN_TILE // rows))
         join_kernel[(batch * q_heads, -(-width // values))](
             scratch.mixed, scratch.stats, out, splits, out.stride(0), out.stride(1),
-            HEADS=heads, G=group, D=width, SP=rows, DT=values, num_warps=4, **launch_early(early=scratch.early),
+            HEADS=heads, G=group, D=width, SP=rows, DT=values, EARLY=scratch.early, num_warps=4,
+            **_launched(scratch.early),
         )  # fmt: skip
+
+
+def _launched(early: bool) -> dict[str, bool]:  # noqa: FBT001
+    """What Triton's launcher is told."""
+    return {"launch_pdl": True} if early else {}
+
+
+def _starts_early(device: torch.device) -> bool:
+    """Whether a kernel may be launched before the one ahead has ended."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _two(tensor: torch.Tensor | None) -> tuple[int, int]:

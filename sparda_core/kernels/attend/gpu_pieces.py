@@ -50,6 +50,15 @@ def _tokens_seen(at, listed, FIND: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _wait(EARLY: tl.constexpr, TELL: tl.constexpr):
+    """Wait for the kernel ahead; let the sum take its places while the last pieces run (it waits for them)."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    if TELL:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def _write_out(out, mixed, total, o_g, o_d, m_gd, s_h):
     """Mixed values over their weights; 0 where no token was seen."""
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
@@ -71,11 +80,9 @@ def attend_kernel(
     s_qb, s_qh, s_n, s_kv, s_t, s_bb, s_bh, s_cb, s_ch, s_tb, s_th, s_ob, s_oh,
     HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     BLOCK: tl.constexpr, PAGE: tl.constexpr, TOKENS: tl.constexpr, JOIN: tl.constexpr,
-    FIND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    FIND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, TELL: tl.constexpr,
 ):  # fmt: skip
     """One piece of the list of one (row, head): all of it for JOIN 1; added up here for JOIN > 1, elsewhere for 0."""
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()  # the sum takes its places while the last pieces run, and waits for them
     i_pair = tl.program_id(0).to(tl.int64)  # row * HEADS + head
     i_s = tl.program_id(1)  # piece
     i_b, i_h = i_pair // HEADS, i_pair % HEADS
@@ -87,7 +94,9 @@ def attend_kernel(
     out += i_b * s_ob + i_h * G * s_oh
     q += i_b * s_qb + i_h * G * s_qh
 
-    seen = _tokens_seen(tl.load(position + i_b), counts + i_b * s_cb + i_h * s_ch, FIND, BLOCK)
+    at = tl.load(position + i_b)
+    _wait(EARLY, TELL)
+    seen = _tokens_seen(at, counts + i_b * s_cb + i_h * s_ch, FIND, BLOCK)
     tiles = tl.cdiv(seen, TOKENS)
     each = tl.cdiv(tiles, splits)
     first = i_s * each

@@ -85,9 +85,9 @@ def _diff_kernel(
     scores, scores_b, scores_h, position, blocks, blocks_b, blocks_h, counts, counts_b,
     held, held_b, held_h, used, used_b, used_h, where, where_b, where_h, table, table_b, table_h, tick,
     physical, physical_b, physical_h, tail, tail_b, misses, misses_b, opened, opened_b, source, target, count,
-    W, S, M,
-    CHOOSE: tl.constexpr, BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, TILE: tl.constexpr,
-    PAGE: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, POLICY: tl.constexpr,
+    arrived, W, S, M,
+    ARRIVE: tl.constexpr, CHOOSE: tl.constexpr, BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, POLICY: tl.constexpr,
     BUDGET: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
@@ -108,11 +108,15 @@ def _diff_kernel(
         opened + i_b * opened_b + i_h, source, target, count, W, S, M,
         BLOCK, PAGE, WIDTH, SLOTS, POLICY,
     )  # fmt: skip
+    if ARRIVE:
+        tl.debug_barrier()  # this program's part of the list is written, by all of its threads
+        tl.atomic_add(arrived, 1, sem="release", scope="gpu")
 
 
 def diff_slots(
     choice: Choice, position: torch.Tensor, slots: DeviceSlots, host: Paged, policy: str,
-    scores: torch.Tensor | None, tick: torch.Tensor, diff: DeviceDiff, *, early: int = AT_END,
+    scores: torch.Tensor | None, tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None = None, *,
+    early: int = AT_END,
 ) -> None:  # fmt: skip
     """Give every selected block a slot and list those that must be moved: `diff.reference.diff_slots`, slot for slot.
 
@@ -124,6 +128,8 @@ def diff_slots(
     scores    float32 [B, Hk, M] that led to the selection, for "score"; undefined beyond the current block
     tick      int32 [1] on the device, time of this selection; grows from selection to selection
     diff      written. The list grows from `count` on; a block that this step's token opens is not in it
+    arrived   int32 [1], or None: each of the B x Hk programs adds 1 when its part of the list is written, for a copy
+              that runs already (gather/gpu_layers.py)
     early     see `kernels.early`; position must not be the previous kernel's doing
 
     Axes before the last may have any stride. Raises ConfigError where something does not fit, CapacityError for
@@ -132,25 +138,28 @@ def diff_slots(
     options = _diff_options(slots, host, policy, choice.blocks.shape[2])
     if policy == "score" and scores is None:
         raise ConfigError("policy='score' needs the scores of the selection; other policies need none")
-    _check(choice, position, slots, host, tick, diff)
+    _check(choice, position, slots, host, tick, diff, arrived)
     _check_scores(scores, choice, slots)
-    _launch(choice, position, slots, host, scores, tick, diff, options | _NO_CHOICE, warps=_warps(options), early=early)
+    _launch(
+        choice, position, slots, host, scores, tick, diff, arrived, options | _NO_CHOICE, warps=_warps(options),
+        early=early,
+    )  # fmt: skip
 
 
 def choose_and_diff(
     scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec, choice: Choice, slots: DeviceSlots, host: Paged,
-    policy: str, tick: torch.Tensor, diff: DeviceDiff, *, early: int = AT_END,
+    policy: str, tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None = None, *, early: int = AT_END,
 ) -> None:  # fmt: skip
     """`topk.gpu.choose_blocks`, then `diff_slots`, in one launch; the same results."""
     check_choice(scores, position, spec, choice)
     options = _diff_options(slots, host, policy, spec.budget)
-    _check(choice, position, slots, host, tick, diff)
+    _check(choice, position, slots, host, tick, diff, arrived)
     _check_scores(scores, choice, slots)
     if spec.block != options["BLOCK"]:
         raise ConfigError(f"slots hold blocks of {options['BLOCK']} tokens, the selection is cut in {spec.block}")
     chosen = choose_options(scores.shape[2], spec)
     _launch(
-        choice, position, slots, host, scores, tick, diff, {"CHOOSE": True} | options | chosen,
+        choice, position, slots, host, scores, tick, diff, arrived, {"CHOOSE": True} | options | chosen,
         warps=max(_warps(options), choose_warps(chosen["TILE"])), early=early,
     )  # fmt: skip
 
@@ -179,7 +188,7 @@ def _warps(options: dict[str, Any]) -> int:
 
 def _launch(
     choice: Choice, position: torch.Tensor, slots: DeviceSlots, host: Paged, scores: torch.Tensor | None,
-    tick: torch.Tensor, diff: DeviceDiff, options: dict[str, Any], *, warps: int,
+    tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None, options: dict[str, Any], *, warps: int,
     early: int,
 ) -> None:  # fmt: skip
     ranks = scores if scores is not None else slots.held  # any pointer: only "score" and a choice read it
@@ -187,9 +196,9 @@ def _launch(
         *_by_head(ranks), position, *_by_head(choice.blocks), *_by_row(choice.counts),
         *_by_head(slots.held), *_by_head(slots.used), *_by_head(slots.where), *_by_head(host.table), tick,
         *_by_head(diff.physical), *_by_row(diff.tail), *_by_row(diff.misses), *_by_row(diff.opened),
-        diff.source, diff.target, diff.count,
-        choice.blocks.shape[2], slots.held.shape[2], slots.where.shape[2], **options, num_warps=warps,
-        **launch_early(early),
+        diff.source, diff.target, diff.count, diff.count if arrived is None else arrived,
+        choice.blocks.shape[2], slots.held.shape[2], slots.where.shape[2],
+        ARRIVE=arrived is not None, **options, num_warps=warps, **launch_early(early),
     )  # fmt: skip
 
 
@@ -202,8 +211,9 @@ def _by_row(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _check(
-    choice: Choice, position: torch.Tensor, slots: DeviceSlots, host: Paged, tick: torch.Tensor, diff: DeviceDiff
-) -> None:
+    choice: Choice, position: torch.Tensor, slots: DeviceSlots, host: Paged, tick: torch.Tensor, diff: DeviceDiff,
+    arrived: torch.Tensor | None,
+) -> None:  # fmt: skip
     batch, heads = choice.counts.shape
     tables = {
         "blocks": choice.blocks, "held": slots.held, "used": slots.used, "where": slots.where, "table": host.table,
@@ -211,6 +221,9 @@ def _check(
     }  # fmt: skip
     pairs = {"counts": choice.counts, "tail": diff.tail, "misses": diff.misses, "opened": diff.opened}
     lists = {"source": diff.source, "target": diff.target, "count": diff.count, "tick": tick, "position": position}
+    if arrived is not None:
+        lists["arrived"] = arrived
+        require_shape(arrived, "arrived", one=1)
     require_device(**tables, **pairs, **lists)
     require_dtypes(int32=tables | pairs | lists)
     width, count = choice.blocks.shape[2], slots.held.shape[2]

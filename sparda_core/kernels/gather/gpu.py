@@ -76,13 +76,16 @@ def _put(
 
 
 @triton.jit
-def _gather_kernel(
-    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
+def copy_list(
+    source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
     HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """1, 2 or 4 parts of ROWS runs: a part is stored and filled again while the loads of the others are under way."""
-    runs = tl.minimum(tl.load(count), most) * PER
+    """One program's share of a list of `blocks` blocks.
+
+    1, 2 or 4 parts of ROWS runs: a part is stored and filled again while the loads of the others are under way.
+    """
+    runs = blocks * PER
     step = tl.num_programs(0) * ROWS
     r_0 = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     s_0, t_0 = _ids_of(source_ids, target_ids, r_0, runs, PER)
@@ -124,6 +127,19 @@ def _gather_kernel(
         r_0 = n_0
 
 
+@triton.jit
+def _gather_kernel(
+    source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.minimum(tl.load(count), most)
+    copy_list(
+        source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
+        WORDS, RUN, PER, ROWS, PARTS, HALVES, LOADS, STORES, NATIVE,
+    )  # fmt: skip
+
+
 def gather_blocks(
     source: torch.Tensor, target: torch.Tensor, source_ids: torch.Tensor, target_ids: torch.Tensor,
     count: torch.Tensor, *, ctas: int = 2, in_flight_bytes: int = 128 * 2**10, scales: torch.Tensor | None = None,
@@ -147,34 +163,44 @@ def gather_blocks(
     device = require_device(
         target=target, source_ids=source_ids, target_ids=target_ids, count=count, scales=scales
     )
-    _check(source, target, source_ids, target_ids, count, scales)
+    check_copy(source, target, source_ids, target_ids, count, scales)
     require_host(source, "source", device)
     check_ctas(ctas)
-    values = 2 * source.shape[2] * source.shape[3]
-    if scales is None:
-        runs = cut_runs(values * source.element_size(), in_flight_bytes, tuning=tuning)
-        target, loads, stores = _words(target), 4, 4
-    else:
-        runs = cut_runs(values, in_flight_bytes, halves=2, tuning=tuning or FLOAT8_TUNING)
-        loads, stores = 4 // target.element_size(), 16 // target.element_size()
-    words = _words(source)
+    words, slots = block_words(source), target if scales is not None else block_words(target)
     _gather_kernel[(ctas,)](
-        words, target, words if scales is None else scales, source_ids, target_ids, count, source_ids.shape[0],
-        words.stride(0), target.stride(0),
-        WORDS=runs.words, RUN=runs.run, PER=runs.per_block, ROWS=runs.rows, PARTS=runs.parts,
-        HALVES=1 if scales is None else 2, LOADS=loads, STORES=stores, NATIVE=has_e4m3(device), num_warps=runs.warps,
+        words, slots, words if scales is None else scales, source_ids, target_ids, count, source_ids.shape[0],
+        words.stride(0), slots.stride(0), **copy_options(source, target, in_flight_bytes, tuning),
     )  # fmt: skip
 
 
-def _words(blocks: torch.Tensor) -> torch.Tensor:
+def copy_options(
+    source: torch.Tensor, target: torch.Tensor, in_flight_bytes: int, tuning: CopyTuning | None = None
+) -> dict[str, int]:
+    """Constants and warps of `copy_list`, from blocks of `source` to blocks like those of `target`; float8 is uint8."""
+    values, float8 = 2 * source.shape[-2] * source.shape[-1], source.dtype != target.dtype
+    if float8:
+        runs = cut_runs(values, in_flight_bytes, halves=2, tuning=tuning or FLOAT8_TUNING)
+        loads, stores = 4 // target.element_size(), 16 // target.element_size()
+    else:
+        runs = cut_runs(values * source.element_size(), in_flight_bytes, tuning=tuning)
+        loads, stores = 4, 4
+    return {
+        "WORDS": runs.words, "RUN": runs.run, "PER": runs.per_block, "ROWS": runs.rows, "PARTS": runs.parts,
+        "HALVES": 2 if float8 else 1, "LOADS": loads, "STORES": stores, "NATIVE": has_e4m3(target.device),
+        "num_warps": runs.warps,
+    }  # fmt: skip
+
+
+def block_words(blocks: torch.Tensor) -> torch.Tensor:
     """The same memory as int32 [n, words]: a copy does not care what its bytes mean."""
     return blocks.flatten(1).view(torch.int32)
 
 
-def _check(
+def check_copy(
     source: torch.Tensor, target: torch.Tensor, source_ids: torch.Tensor, target_ids: torch.Tensor,
     count: torch.Tensor, scales: torch.Tensor | None,
 ) -> None:  # fmt: skip
+    """Raise ConfigError where the tensors of a copy do not fit each other."""
     require_shape(source, "source", m=None, KV=2, block=None, D=None)
     require_shape(target, "target", n=None, KV=2, block=source.shape[2], D=source.shape[3])
     require_shape(source_ids, "source_ids", most=None)

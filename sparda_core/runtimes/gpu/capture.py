@@ -34,8 +34,8 @@ def capture(issue: Callable[[], None], lanes: StreamLanes, pool: Pool) -> torch.
     Whatever `issue` or CUDA raises is raised, once the capture has been ended.
     """
     graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(pool=pool, capture_error_mode=_MODE)
     try:
+        graph.capture_begin(pool=pool, capture_error_mode=_MODE)
         issue()
         graph.capture_end()
     except BaseException:

@@ -11,6 +11,8 @@ import torch
 
 from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.kernels.gather.gpu import gather_blocks
+from sparda_core.kernels.gather.gpu_layers import copy_layers
+from sparda_core.kernels.tables import LayerLists, Paged
 from sparda_core.runtimes.gpu.alias import as_words
 from sparda_core.runtimes.gpu.block_copies import copy_blocks
 from sparda_core.runtimes.gpu.options import CopySize
@@ -26,15 +28,24 @@ class Engine(abc.ABC):
     needs_host_list  whether the host must know the list in mid-step. Such a step cannot be one graph: it runs as
                      pieces, cut at each copy
     narrow           whether it can widen a float8 host copy on the way
+    whole_step       whether `fetch_all` can move the lists of all layers
     """
 
     name: ClassVar[str]
     needs_host_list: ClassVar[bool] = False
     narrow: ClassVar[bool] = False
+    whole_step: ClassVar[bool] = False
 
     @abc.abstractmethod
     def fetch(self, tier: LayerTier, size: CopySize) -> None:
         """Issue the copies of `tier.diff`'s list."""
+
+    def fetch_all(self, host: Paged, lists: LayerLists, size: CopySize, *, programs: int, load: bool = False) -> None:
+        """Issue, under capture, what moves the lists of all layers, each when `programs` of its diff have arrived.
+
+        load  only load the kernel: before the capture
+        """
+        raise ConfigError(f"engine={self.name!r} copies layer by layer; choose engine='uva' or copy_launch='layer'")
 
 
 class Uva(Engine):
@@ -42,6 +53,7 @@ class Uva(Engine):
 
     name = "uva"
     narrow = True
+    whole_step = True
 
     def fetch(self, tier: LayerTier, size: CopySize) -> None:
         """One launch, whatever the list holds."""
@@ -51,6 +63,13 @@ class Uva(Engine):
         gather_blocks(
             tier.host.array, tier.slots.array, tier.diff.source, tier.diff.target, tier.diff.count,
             ctas=size.ctas, in_flight_bytes=size.in_flight_bytes, scales=tier.host.scales,
+        )  # fmt: skip
+
+    def fetch_all(self, host: Paged, lists: LayerLists, size: CopySize, *, programs: int, load: bool = False) -> None:
+        """One launch a step."""
+        copy_layers(
+            host.array, lists, programs=programs, layers=0 if load else None, ctas=size.ctas,
+            in_flight_bytes=size.in_flight_bytes, scales=host.scales,
         )  # fmt: skip
 
 

@@ -74,13 +74,19 @@ class Piece:
             lanes.wait(Lane.COMPUTE, name)
 
 
-def pieces_of(plan: StepPlan, table: Mapping[str, Issue], lanes: Lanes, *, host_lists: bool) -> tuple[Piece, ...]:
+def pieces_of(
+    plan: StepPlan, table: Mapping[str, Issue], lanes: Lanes, *, host_lists: bool, gate: Issue | None = None
+) -> tuple[Piece, ...]:
     """The plan, bound; raises PlanError for an operation that nothing is bound to.
 
     table       kind -> what issues it
     host_lists  whether copies need their list on the host: cuts the plan at each of them
+    gate        where the first copy issued is that of all layers: given a copy, holds the compute lane until its
+                layer's blocks are there. Then the other copies issue nothing, and no lane waits for them
     """
     steps = _resolve(plan, table)
+    if gate is not None:
+        steps = _gated(steps, gate)
     if not host_lists:
         return (Piece(steps, lanes, joins=_unjoined(steps)),)
     groups: list[list[Issued]] = [[]]
@@ -111,6 +117,32 @@ def _resolve(plan: StepPlan, table: Mapping[str, Issue]) -> tuple[Issued, ...]:
     return tuple(
         Issued(op, table[op.kind], waits[op.name], op.name in waited or op.lane != Lane.COMPUTE) for op in plan
     )
+
+
+def _gated(steps: Sequence[Issued], gate: Issue) -> tuple[Issued, ...]:
+    """One copy, and a gate wherever the compute lane would wait for the copy of a layer."""
+    copies = {step.op.name: step.op for step in steps if step.op.lane == Lane.H2D}
+    first = next((step for step in steps if step.op.lane == Lane.H2D), None)
+    waited = first.waits if first is not None else ()
+    return tuple(
+        attrs.evolve(step, run=_behind(gate, [copies[name] for name in step.waits], step.run), waits=(),
+                     mark=step.op.name in waited)
+        if step.op.lane == Lane.COMPUTE else step
+        for step in steps
+        if step.op.lane == Lane.COMPUTE or step is first
+    )  # fmt: skip
+
+
+def _behind(gate: Issue, copies: Sequence[Op], run: Issue) -> Issue:
+    if not copies:
+        return run
+
+    def issue(op: Op) -> None:
+        for copy in copies:
+            gate(copy)
+        run(op)
+
+    return issue
 
 
 def _unjoined(steps: Sequence[Issued]) -> tuple[str, ...]:

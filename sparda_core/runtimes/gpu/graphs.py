@@ -102,8 +102,9 @@ class Captured(Replays):
     needs no state to be put back. All graphs share one pool: only one of them runs at a time.
     """
 
-    def __init__(self, eager: Eager, lanes: StreamLanes) -> None:
-        self._eager, self._lanes = eager, lanes
+    def __init__(self, eager: Eager, lanes: StreamLanes, make: Pieces | None = None) -> None:
+        """`make`, if given, makes the pieces to be captured, where they are not those that `eager` issues."""
+        self._eager, self._lanes, self._make = eager, lanes, make or eager.pieces
         self._pool = new_pool()
         self._warm: set[StepKey] = set()
         self._graphs: dict[StepKey, tuple[_Captured, ...]] = {}
@@ -129,7 +130,7 @@ class Captured(Replays):
         self._lanes.settle()
         try:
             with _nothing_collected():
-                made = tuple(self._captured(piece) for piece in self._eager.pieces(key))
+                made = tuple(self._captured(piece) for piece in self._make(key))
         except BaseException:
             self._pool = new_pool()
             raise

@@ -15,7 +15,7 @@ from sparda_core.facts import StepFacts
 from sparda_core.kernels.attend.gpu import attend_scratch
 from sparda_core.kernels.early import early_of
 from sparda_core.kernels.sample.gpu import SampleScratch, sample_scratch
-from sparda_core.plan import Phase
+from sparda_core.plan import Lane, Phase
 from sparda_core.runtime import Runtime
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
 from sparda_core.runtimes.gpu.clock import clock_of
@@ -47,11 +47,17 @@ class Machinery:
                 f"host_dtype='fp8' needs an engine that widens blocks while it copies, engine={self.engine.name!r} "
                 "moves them as they are; choose engine='uva' or host_dtype='same'"
             )
+        if options.copy_launch == "step" and not self.engine.whole_step:
+            raise ConfigError(
+                f"copy_launch='step' needs an engine that moves every layer's list by one launch, "
+                f"engine={self.engine.name!r} copies layer by layer; choose engine='uva' or copy_launch='layer'"
+            )
         self.runtime = attrs.evolve(runtime, engine=self.engine.name)
         self.decoder, self.selector, self.options, self.spec = decoder, selector, options, spec
         self.shape, self.device = decoder.shape, decoder.device
         self.tokens = self.shape.context if options.tokens is None else options.tokens
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=selector)
+        self._one_copy = options.copy_launch == "step" and bool(self.plan.lane(Lane.H2D))
         self.lanes = lanes_of(self.device)
         self.early = early_of(self.device, options.early)
         self._open()
@@ -66,7 +72,7 @@ class Machinery:
                     f"graph=True needs a CUDA device (the model lies on {self.device}) and timeline=False; "
                     "leave one of them out"
                 )
-            self._replays = Captured(eager, self.lanes)
+            self._replays = Captured(eager, self.lanes, self._captured_pieces if self._one_copy else None)
         self._draws: dict[bool, SampleScratch] = {}
         self._bound: dict[StepKey, DecodeStep] = {}
         self._last: StepKey | None = None
@@ -137,6 +143,12 @@ class Machinery:
             table = self._clock.around(table)
         return pieces_of(self.plan, table, self.lanes, host_lists=self.engine.needs_host_list)
 
+    def _captured_pieces(self, key: StepKey) -> tuple[Piece, ...]:
+        """The step that was issued before, but for its copies."""
+        step = self._bound[key]
+        table = step.captured_table(self._selector_kinds())
+        return pieces_of(self.plan, table, self.lanes, host_lists=False, gate=step.gate)
+
     def _selector_kinds(self) -> frozenset[str]:
         lead = self.runtime.lead(self.selector)
         return frozenset(
@@ -157,6 +169,7 @@ class Machinery:
             engine=self.engine, spec=self.spec, policy=self.runtime.policy, counts=self.tiers.counts,
             every=self.half.takes_every_block, last=self._last_kinds(),
             lead=self.runtime.lead(self.selector), copy=self.options.copy_size(n), early=self.early,
+            lists=self.tiers.lists if self._one_copy else None,
         )  # fmt: skip
 
     def _last_kinds(self) -> dict[tuple[int, int], str]:
@@ -346,6 +359,11 @@ class Machinery:
             raise ConfigError("session has not decoded yet; run a step first")
         return step.table(self._selector_kinds())
 
+    @property
+    def captures(self) -> bool:
+        """Whether steps are captured and replayed."""
+        return isinstance(self._replays, Captured)
+
     def describe(self) -> dict[str, str]:
         """How steps run, for people."""
         size = self.options.copy_size(self.options.places)
@@ -355,6 +373,8 @@ class Machinery:
                 "CUDA graph segments, cut at each copy: the host must read each layer's list of misses in mid-step"
             )
         copy = f"{size.ctas} thread blocks, {size.in_flight_bytes // 1024} KiB in flight each"
+        if self._one_copy and isinstance(self._replays, Captured):
+            copy += ", one launch a step"
         return {
             "engine": self.engine.name, "steps": whole, "copy": copy, "policy": self.runtime.policy,
             "slots": str(self._slots), "host": self.options.host_dtype,

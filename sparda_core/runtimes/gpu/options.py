@@ -14,6 +14,7 @@ from sparda_core.shapes import check_integer
 #: Thread blocks and bytes in flight of the copy kernel, by rule; see `GpuOptions.copy_rule`.
 COPY_RULES = ("ours", "paper")
 HOST_DTYPES = ("same", "fp8")
+COPY_LAUNCHES = ("layer", "step")
 
 
 def _at_least(least: int) -> Any:
@@ -61,6 +62,9 @@ class GpuOptions:
     copy_rule             "ours": 2 thread blocks with 128 KiB in flight; "paper": 16 below batch 32, else 32,
                           with 16 KiB
     copy_ctas, copy_in_flight_bytes     override the rule
+    copy_launch           of engine "uva" in captured steps. "layer": a launch for each layer's list; "step": one that
+                          stays for the whole step and moves each list as soon as it is known. Steps that the host
+                          issues one operation at a time launch by layer, whatever this says
     graph                 capture a step once and replay it; None: where the device can
     early                 how early a step's small kernels start, 0, 1 or 2 (kernels/early.py); None: as early as the
                           device can
@@ -80,6 +84,7 @@ class GpuOptions:
     copy_rule: str = attrs.field(default="ours", validator=_one_of(*COPY_RULES))
     copy_ctas: int | None = attrs.field(default=None, validator=_at_least(1))
     copy_in_flight_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
+    copy_launch: str = attrs.field(default="layer", validator=_one_of(*COPY_LAUNCHES))
     graph: bool | None = None
     early: int | None = None
     timeline: bool = False

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sparda_core.errors import CapacityError, ConfigError
@@ -20,6 +21,7 @@ from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.graphs import bucket_of
+from sparda_core.runtimes.gpu.last_selection import selection_of
 from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
@@ -295,11 +297,23 @@ class GpuSession(RowSession):
 
     def last_facts(self) -> StepFacts:
         """What the last step met. Late blocks are not counted: nobody looks at the clock in mid-step."""
+        places, lengths = self._last_step()
+        return self._machinery.facts(places, lengths > 0, lengths)
+
+    def last_selection(self) -> npt.NDArray[np.int32]:
+        """int32 [L, B, Hk, budget]: blocks that the last step attended to, in batch order, -1 beyond them and for rows
+        that sat it out. Raises ConfigError where attention took more blocks than the budget lists.
+        """
+        places, lengths = self._last_step()
+        machinery = self._machinery
+        unlisted = machinery.plan.resident_layers if machinery.half.takes_every_block else 0
+        return selection_of(machinery.tiers.layers, places, lengths, self.spec, unlisted=unlisted)
+
+    def _last_step(self) -> tuple[list[int], npt.NDArray[np.int64]]:
+        """Places in batch order, and rows' lengths after the last step; 0 for those that sat it out."""
         self._check_open()
-        places = [self._place[row] for row in self.rows]
-        active = np.array([row in self._stepped for row in self.rows], bool)
-        lengths = np.array([self._stepped.get(row, 0) for row in self.rows], np.int64)
-        return self._machinery.facts(places, active, lengths)
+        lengths = [self._stepped.get(row, 0) for row in self.rows]
+        return [self._place[row] for row in self.rows], np.array(lengths, np.int64)
 
     def tokens(self) -> dict[int, int]:
         """By row, the token that the next step of `run` takes."""

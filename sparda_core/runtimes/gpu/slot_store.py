@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 import torch
 
-from sparda_core.kernels.tables import DeviceDiff, DeviceSlots
+from sparda_core.kernels.tables import COUNT, SIGNALS, DeviceDiff, DeviceSlots, LayerLists
 from sparda_core.runtimes.gpu.alias import as_words
 from sparda_core.runtimes.gpu.sizes import StoreSizes
 
@@ -22,6 +22,7 @@ class SlotStore:
     array  [L, B * Hk * S, 2, block, D]
     held, used, where  int32 [L, B, Hk, S | S | M], as in DeviceSlots
     counts  int32 [L], lengths of the lists of misses: a step begins by zeroing them
+    lists   all layers' lists, for one copy
     """
 
     def __init__(self, sizes: StoreSizes) -> None:
@@ -31,9 +32,13 @@ class SlotStore:
         self.held = sizes.ints(*lead, sizes.slots, value=-1)
         self.used = sizes.ints(*lead, sizes.slots, value=0)
         self.where = sizes.ints(*lead, blocks, value=-1)
-        self.counts = sizes.ints(sizes.layers, value=0)
+        signals = sizes.ints(sizes.layers, SIGNALS, value=0)
+        self.counts = signals[:, COUNT]
         self._physical, self._tail = sizes.ints(*lead, width, value=-1), sizes.ints(*lead, value=-1)
         self._lists = sizes.ints(2, sizes.layers, each * width, value=0)
+        self.lists = LayerLists(
+            target=self.array, source_ids=self._lists[0], target_ids=self._lists[1], signals=signals
+        )
         self.misses, self.opened = sizes.ints(*lead, value=0), sizes.ints(*lead, value=0)
         heads = torch.arange(each, device=sizes.device).view(sizes.places, sizes.kv_heads)
         # index in array[l] of slot 0 of each (place, head)

@@ -20,9 +20,11 @@ from sparda_core.kernels.append.gpu import append_tokens
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.attend.gpu import AttendScratch, attend_all, attend_pages, attend_slots
 from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots
+from sparda_core.kernels.gather.gpu_layers import await_layer
 from sparda_core.kernels.quantise.gpu import quantise_closed
 from sparda_core.kernels.sample.gpu import SampleScratch
 from sparda_core.kernels.step.gpu import advance, begin_step
+from sparda_core.kernels.tables import ARRIVED, LayerLists
 from sparda_core.plan import Kind, Op
 from sparda_core.runtimes.gpu.engines import Engine
 from sparda_core.runtimes.gpu.executor import Issue
@@ -49,6 +51,7 @@ class StepParts:
     nucleus    whether any row samples
     copy       size of the copy kernel
     early      how early the small kernels start, see kernels/early.py
+    lists      all layers' lists, where captured steps copy by one launch
     """
 
     decoder: Any
@@ -71,6 +74,7 @@ class StepParts:
     lead: int
     copy: CopySize
     early: int
+    lists: LayerLists | None = None
 
 
 class DecodeStep:
@@ -91,6 +95,36 @@ class DecodeStep:
             Kind.MLP: self._mlp, Kind.HEAD: self._head,
         }  # fmt: skip
         return table | dict.fromkeys(selector_kinds, self._select)
+
+    def captured_table(self, selector_kinds: frozenset[str]) -> Mapping[str, Issue]:
+        """The same, where the first FETCH issues the copy of all layers. Loads what the other table does not."""
+        self._fetch_all(load=True)
+        return {**self.table(selector_kinds), Kind.FETCH: lambda op: self._fetch_all()}
+
+    def gate(self, op: Op) -> None:
+        """Hold the compute lane until the blocks of a FETCH are there."""
+        assert self._parts.lists is not None
+        await_layer(self._parts.lists, self._index(op.layer), ctas=self._parts.copy.ctas)
+
+    def _fetch_all(self, *, load: bool = False) -> None:
+        parts = self._parts
+        assert parts.lists is not None
+        tier = parts.tiers[-1]  # any offloaded layer: all their blocks lie in one array
+        assert tier.host is not None
+        assert tier.diff is not None
+        parts.engine.fetch_all(tier.host, parts.lists, parts.copy, programs=tier.diff.misses.numel(), load=load)
+        if load:
+            await_layer(parts.lists, 0, ctas=0)
+
+    def _index(self, layer: int) -> int:
+        """Where an offloaded layer lies in the lists."""
+        assert self._parts.lists is not None
+        return layer - (len(self._parts.tiers) - len(self._parts.lists.signals))
+
+    def _arrived(self, layer: int) -> torch.Tensor | None:
+        """What the diff of a layer counts up when its list is whole."""
+        lists = self._parts.lists
+        return None if lists is None else lists.signals[self._index(layer), ARRIVED : ARRIVED + 1]
 
     def _fused(self, layer: int) -> bool:
         """Whether K and V can be stored together with the rotation; see the module."""
@@ -129,7 +163,8 @@ class DecodeStep:
         )  # fmt: skip
 
     def _embed(self, op: Op) -> None:
-        begin_step(self._parts.rows.tick, self._parts.counts)
+        lists = self._parts.lists
+        begin_step(self._parts.rows.tick, self._parts.counts if lists is None else lists.signals.view(-1))
         self._parts.decoder.embed(self._parts.rows.token)
 
     def _project(self, op: Op) -> None:
@@ -157,14 +192,17 @@ class DecodeStep:
         assert tier.slots is not None
         assert tier.diff is not None
         assert tier.host is not None
-        given = (tier.slots, tier.host, parts.policy)
+        given, arrived = (tier.slots, tier.host, parts.policy), self._arrived(op.layer)
         if self._together(op.layer):
             choose_and_diff(
-                tier.scores, parts.rows.position, parts.spec, tier.choice, *given, parts.rows.tick, tier.diff,
+                tier.scores, parts.rows.position, parts.spec, tier.choice, *given, parts.rows.tick, tier.diff, arrived,
                 early=parts.early,
             )  # fmt: skip
             return
-        diff_slots(tier.choice, parts.rows.position, *given, tier.scores, parts.rows.tick, tier.diff, early=parts.early)
+        diff_slots(
+            tier.choice, parts.rows.position, *given, tier.scores, parts.rows.tick, tier.diff, arrived,
+            early=parts.early,
+        )  # fmt: skip
 
     def _fetch(self, op: Op) -> None:
         self._parts.engine.fetch(self._parts.tiers[op.layer], self._parts.copy)
@@ -188,11 +226,12 @@ class DecodeStep:
         if tier.device is None:
             assert tier.slots is not None
             assert tier.diff is not None
+            # Not early: it comes behind a wait for the copies.
             attend_slots(query, tier.slots.array, tier.diff.physical, tier.choice.counts, *given)
         elif parts.every:
-            attend_all(query, tier.device, *given)
+            attend_all(query, tier.device, *given, early=parts.early)
         else:
-            attend_pages(query, tier.device, tier.choice, *given)
+            attend_pages(query, tier.device, tier.choice, *given, early=parts.early)
 
     def _output(self, op: Op) -> None:
         self._parts.decoder.output(op.layer, self._parts.attention)

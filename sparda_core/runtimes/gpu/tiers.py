@@ -31,6 +31,7 @@ class GpuTiers:
     rows    position, token, tick and seed by place; made here, written by the session
     layers  by layer, what its operations work on
     counts  int32 [offloaded layers], lengths of the lists of misses, for `begin_step`
+    lists   the lists of all offloaded layers; None without any
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class GpuTiers:
         self._counts = sizes.ints(*sizes.lead, value=0)
         self.layers = tuple(self._layer(layer) for layer in range(sizes.layers))
         self.counts = self.host.slots.counts if self.host is not None else sizes.ints(0, value=0)
+        self.lists = None if self.host is None else self.host.slots.lists
 
     def _layer(self, layer: int) -> LayerTier:
         at, host = layer - self.resident, self.host

@@ -106,3 +106,34 @@ def test_a_replayed_copy_follows_list_and_count_and_sees_new_host_values() -> No
         want[target_ids[:listed].cpu().long()] = source[source_ids[:listed].cpu().long()]
         graph.replay()
         assert torch.equal(target.cpu().view(torch.int16), want.view(torch.int16))
+
+
+@pytest.mark.skipif(
+    DEVICE.type == "cuda" and torch.cuda.get_device_capability() < (9, 0), reason="no early launches on this GPU"
+)
+@pytest.mark.parametrize("splits", [1, 6, 24])
+def test_an_early_start_waits_for_what_the_kernel_ahead_writes(splits: int) -> None:
+    state = _state()
+    scratch = attend_scratch(
+        places=ROWS, q_heads=HEADS * GROUP, kv_heads=HEADS, head_dim=WIDTH, blocks=SPEC.budget, block=SPEC.block,
+        dtype=torch.bfloat16, device=DEVICE, tuning=Tuning(splits=splits),
+    )  # fmt: skip
+    lists = torch.zeros_like(state["physical"])
+
+    def step() -> None:
+        torch.add(state["physical"], 0, out=lists)  # a launch just ahead, whose result attention reads
+        attend_slots(
+            state["q"], state["array"], lists, state["counts"], state["position"], SPEC, state["out"], scratch, early=1
+        )
+        torch.mul(lists, 0, out=lists)
+
+    _shuffle(state, 0)
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for seed in range(1, 20):
+        _shuffle(state, seed)
+        graph.replay()
+        assert relative_error(state["out"], _expected(state)) < TOLERANCE[torch.bfloat16]

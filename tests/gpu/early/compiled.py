@@ -14,6 +14,7 @@ from typing import Any
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "0"
 
+import attrs
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -23,6 +24,8 @@ import sparda_core.kernels.device as device_module
 from sparda_core.device_view import Choice
 from sparda_core.kernels.append.gpu import append_tokens, rotate, rotate_append
 from sparda_core.kernels.append.store import FusedHeads, Store
+from sparda_core.kernels.attend.gpu import attend_pages, attend_scratch
+from sparda_core.kernels.attend.splitting import Tuning
 from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.listed.gpu import list_forced, play_position, play_step
@@ -133,6 +136,19 @@ def select(early: int) -> None:
     quantise_closed(held.array, diff.tail, ints(B), narrow, SPEC, early=early)
 
 
+def attend(early: int) -> None:
+    """Attention in place of one row, cut into many pieces, and their sum."""
+    q, out, table = real(1, HQ, D), real(1, HQ, D), ints(1, HK, TOKENS // 64)
+    scratch = attend_scratch(
+        places=1, q_heads=HQ, kv_heads=HK, head_dim=D, blocks=96, block=64, dtype=DTYPE, device=torch.device("cpu"),
+        tuning=Tuning(splits=24, fused_up_to=1),
+    )  # fmt: skip
+    scratch = attrs.evolve(scratch, early=early > 0)
+    paged = Paged(array=real(16, 2, 64, D), table=table, page_blocks=1)
+    choice = Choice(blocks=ints(1, HK, 96), counts=ints(1, HK))
+    attend_pages(q, paged, choice, ints(1), SPEC, out, scratch, early=early)
+
+
 def compiled(arch: int, early: int) -> list[dict[str, Any]]:
     """What the launches above compile to."""
     found: list[dict[str, Any]] = []
@@ -147,7 +163,7 @@ def compiled(arch: int, early: int) -> list[dict[str, Any]]:
     driver.set_active(NoDriver(arch))
     JITFunction.run = compile_only
     device_module.INTERPRETED = True  # tensors may lie on the CPU: nobody reads them
-    for part in (append, small, score, select):
+    for part in (append, small, score, select, attend):
         part(early)
     return found
 

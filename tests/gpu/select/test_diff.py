@@ -39,6 +39,7 @@ def test_tables_stay_those_of_the_reference_over_many_steps(
     spec = BlockSpec(block=16, window=8, stride=8, sink=1, local=1, budget=3 + free)
     world = World.of(spec, places=2, heads=2, slots=spec.budget + more, blocks=BLOCKS, seed=seed)
     model = model_of(world)
+    arrived = torch.zeros(1, dtype=torch.int32, device=DEVICE) if seed % 2 else None
     position = data.draw(st.lists(st.integers(-1, BLOCKS * 16 - 1 - steps), min_size=2, max_size=2))
     for step in range(steps):
         sits_out = data.draw(st.integers(0, 5)) == 0
@@ -47,11 +48,14 @@ def test_tables_stay_those_of_the_reference_over_many_steps(
         scores = world.scores(scores_like(seed + step, (2, 2, BLOCKS)))
         if fused:
             choose_and_diff(
-                scores, world.position, spec, world.choice, world.slots, world.host, policy, world.tick, world.diff
-            )
+                scores, world.position, spec, world.choice, world.slots, world.host, policy, world.tick, world.diff,
+                arrived,
+            )  # fmt: skip
         else:
             choose_blocks(scores, world.position, spec, world.choice)
             diff_slots(
-                world.choice, world.position, world.slots, world.host, policy, scores, world.tick, world.diff
+                world.choice, world.position, world.slots, world.host, policy, scores, world.tick, world.diff, arrived
             )
+        # Every row and head says that its part of the list is whole, an inactive one too.
+        assert arrived is None or int(arrived) == 4 * (step + 1)
         check_step(world, model, expect(world, model, world.choice.blocks, policy, scores, step + 1))

@@ -18,6 +18,7 @@ from sparda_core.runtimes.gpu.graphs import Captured, StepKey, bucket_of
 from sparda_core.runtimes.gpu.options import CopySize, GpuOptions
 from sparda_core.runtimes.gpu.session import GpuSession
 from sparda_core.runtimes.gpu.tier import LayerTier
+from sparda_core.shapes import ModelShape
 from tests.gpu.session.worlds import SHAPE, SPEC, WIDE, close, models, prompt, same_facts
 from tests.gpu_env import DEVICE
 
@@ -26,7 +27,7 @@ STEPS, ROUNDS = (64, 8) if ON_GPU else (1, 1)
 #: About a tenth of a millisecond: much longer than any kernel of a tiny model.
 SPIN_CYCLES = 200_000
 
-PAIRS = [
+PAIRS: list[tuple[str, str, dict[str, Any]]] = [
     ("forecast", "offload-prefetch", {"policy": "lru", "slots": 6}),
     ("forecast", "offload-prefetch", {}),
     ("query", "offload-sync", {}),
@@ -36,14 +37,17 @@ PAIRS = [
     ("forecast", "offload-prefetch", {"engine": "copy-engine"}),
     ("forecast", "offload-prefetch", {"engine": "cpu-gather"}),
 ]
+#: Those of the engine that can, by one copy a step as well.
+ONE_COPY = [*((*pair, {}) for pair in PAIRS), *((*pair, {"copy_launch": "step"}) for pair in PAIRS[:-2])]
 
 
 def opened(
-    selector: str, runtime: str, options: dict[str, Any], *, graph: bool | None = None, places: int = 3, **more: Any
-) -> GpuSession:
+    selector: str, runtime: str, options: dict[str, Any], *, graph: bool | None = None, places: int = 3,
+    shape: ModelShape = WIDE if ON_GPU else SHAPE, **more: Any,
+) -> GpuSession:  # fmt: skip
     chosen = {"places": places, "tokens": 720 if ON_GPU else 96, "page_blocks": 2, "graph": graph, **more}
     return GpuSession(
-        models(WIDE if ON_GPU else SHAPE)[1], runtime=RUNTIMES.make(runtime, **options),
+        models(shape)[1], runtime=RUNTIMES.make(runtime, **options),
         selector=SELECTORS.make(selector), spec=SPEC, options=GpuOptions.of(**chosen),
     )  # fmt: skip
 
@@ -67,12 +71,15 @@ def disturb(kept: list[torch.Tensor]) -> None:
     kept[:] = made[::2]
 
 
-@pytest.mark.parametrize(("selector", "runtime", "options"), PAIRS if ON_GPU else PAIRS[:1])
+@pytest.mark.parametrize(("selector", "runtime", "options", "more"), ONE_COPY if ON_GPU else ONE_COPY[:1])
 def test_captured_steps_equal_eager_ones_over_many_blocks(
-    selector: str, runtime: str, options: dict[str, Any]
+    selector: str, runtime: str, options: dict[str, Any], more: dict[str, Any]
 ) -> None:
     kept: list[torch.Tensor] = []
-    with opened(selector, runtime, options) as replayed, opened(selector, runtime, options, graph=False) as eager:
+    with (
+        opened(selector, runtime, options, **more) as replayed,
+        opened(selector, runtime, options, graph=False) as eager,
+    ):
         for session in (replayed, eager):
             filled(session, 62, 9)
         for _ in range(ROUNDS):
