@@ -20,12 +20,13 @@ from pathlib import Path
 
 import torch
 
+ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
 WHERE = re.compile(r"=========\s+(?:at|in) ([\w:<>(), ]+?)\+0x")
 SCRIPT = ("-m", "benchmarks.gpu.every_kernel")
 #: Seconds that one tool may take.
-LIMIT = 300
+LIMIT = 150
 
 
 def sanitizer() -> str | None:
@@ -38,8 +39,14 @@ def check(program: str, tool: str, folder: Path) -> bool:
     began = time.perf_counter()
     log = folder / f"{tool}.log"
     command = [program, "--tool", tool, "--print-limit", "50", "--log-file", str(log), sys.executable, *SCRIPT]
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": "."}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT)
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{tool}: NOT DONE within {LIMIT} s", flush=True)
+        return False
     (folder / f"{tool}.txt").write_text(done.stdout + done.stderr)
     found = log.read_text(errors="replace") if log.exists() else ""
     summary = (SUMMARY.findall(found) or [f"no summary; see {log} and {tool}.txt"])[-1]
@@ -63,10 +70,10 @@ def main() -> int:
         said = f"sanitize: no {lacks} on this machine; `python -m {SCRIPT[1]}` launches the same kernels"
         print(said, file=sys.stderr)
         return 2
-    folder = args.out or Path(tempfile.mkdtemp(prefix="sanitize-"))
+    folder = (args.out or Path(tempfile.mkdtemp(prefix="sanitize-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     # Kernels are compiled, and kept on disk, before anything is watched.
-    if subprocess.run([sys.executable, *SCRIPT], check=False, timeout=LIMIT).returncode:
+    if subprocess.run([sys.executable, *SCRIPT], cwd=ROOT, check=False, timeout=LIMIT).returncode:
         return 1
     clean = [check(program, tool, folder) for tool in args.tools]
     return 0 if all(clean) else 1

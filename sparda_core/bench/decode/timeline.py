@@ -36,6 +36,8 @@ def graph_timeline(session: GpuSession, *, steps: int = STEPS) -> Timeline:
     require_one_graph(machinery.engine)
     if not machinery.captures:
         raise ConfigError("a timeline of a graph needs a session with graph=True on a CUDA device")
+    if machinery.options.copy_launch != "layer":
+        raise ConfigError("a timeline of a graph needs copy_launch='layer': one copy of a whole step has no layers")
     session.run(2)  # captured by now
     plain_s = median(Clock(session).steps(PLAIN_STEPS))
     _profiled(lambda: None)  # the profiler's own start takes its time once

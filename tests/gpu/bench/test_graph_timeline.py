@@ -52,3 +52,13 @@ def test_a_session_that_captures_nothing_is_refused() -> None:
             session.machinery._replays = session.machinery._replays._eager  # type: ignore[attr-defined]
         with pytest.raises(ConfigError, match="graph=True"):
             timeline.graph_timeline(session)
+
+
+def test_a_marker_stands_before_every_operation_of_the_marked_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    markers: list[int] = []
+    monkeypatch.setattr("torch.cuda._sleep", markers.append)
+    with opened("forecast", "offload-prefetch") as session:
+        session.prefill(session.add(), prompt(40))
+        session.run(1)
+        timeline._marked_step(session)
+        assert markers == [1] * len(session.plan.ops)

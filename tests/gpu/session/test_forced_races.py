@@ -26,14 +26,16 @@ PAIRS = [
     ("forecast", "offload-prefetch"), ("forecast", "offload-sync"), ("query", "offload-sync"),
     ("infinigen", "offload-prefetch"),
 ]  # fmt: skip
+#: Launches of the copy kernel in captured steps: one a layer, or one for all.
+LAUNCHES = [(True, "layer"), (True, "step"), (False, "layer")] if ON_GPU else [(False, "layer")]
 
 #: Tokens and logits after every so many steps.
 Answer = list[tuple[dict[int, int], torch.Tensor]]
 
 
 def decoded(
-    selector: str, runtime: str, *, graph: bool, spins: Spins | None = None, mutant: Any = None
-) -> Answer:  # fmt: skip
+    selector: str, runtime: str, *, graph: bool, copies: str = "layer", spins: Spins | None = None, mutant: Any = None
+) -> Answer:
     """What a session answers whose operations are delayed by `spins`, under a plan changed by `mutant`."""
     with pytest.MonkeyPatch.context() as patch:
         if spins is not None:
@@ -44,7 +46,7 @@ def decoded(
         session = GpuSession(
             models(WIDE if ON_GPU else SHAPE)[1], runtime=RUNTIMES.make(runtime), selector=SELECTORS.make(selector),
             spec=SPEC.with_budget(7 if ON_GPU else 4),
-            options=GpuOptions(places=2, tokens=400, page_blocks=2, graph=graph and ON_GPU),
+            options=GpuOptions(places=2, tokens=400, page_blocks=2, graph=graph and ON_GPU, copy_launch=copies),
         )  # fmt: skip
         with session:
             if mutant is not None:
@@ -63,13 +65,16 @@ def same(got: Answer, want: Answer) -> bool:
     return all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("graph", [True, False] if ON_GPU else [False])
+@pytest.mark.parametrize(("graph", "copies"), LAUNCHES)
 @pytest.mark.parametrize(("selector", "runtime"), PAIRS if ON_GPU else PAIRS[:1])
-def test_lanes_that_are_late_at_random_change_nothing(selector: str, runtime: str, *, graph: bool) -> None:
+def test_lanes_that_are_late_at_random_change_nothing(
+    selector: str, runtime: str, copies: str, *, graph: bool
+) -> None:  # fmt: skip
     want = decoded(selector, runtime, graph=graph)
     for seed in range(3 if ON_GPU else 1):
         spins = Spins(seed)
-        assert same(decoded(selector, runtime, graph=graph, spins=spins), want), f"seed {seed}: {spins.delayed}"
+        got = decoded(selector, runtime, graph=graph, copies=copies, spins=spins)
+        assert same(got, want), f"seed {seed}: {spins.delayed}"
         assert any(spins.delayed.values())
 
 
