@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from sparda_core.errors import CombinationError
+from sparda_core.plan import Kind, Lane
+from sparda_core.registry import RUNTIMES, SELECTORS
+from sparda_core.shapes import SHAPES, BlockSpec
+
 SCRIPT = Path(__file__).with_name("compiled.py")
 #: By kernel, pointers that may be read before the wait: whatever is older than the kernel ahead.
 OLD = {
@@ -104,3 +109,21 @@ def test_keys_are_read_while_the_query_is_made_only_where_no_new_token_is_among_
 
 def test_a_gpu_that_cannot_start_early_is_not_asked_to() -> None:
     assert not [one["kernel"] for one in kernels(80, 0) if "griddepcontrol" in one["ptx"]]
+
+
+@pytest.mark.parametrize("runtime", ["resident", "offload-sync", "offload-prefetch"])
+@pytest.mark.parametrize("selector", ["query", "infinigen", "forecast", "window", "random", "dense"])
+def test_the_compute_lane_waits_for_copies_before_attention_of_offloaded_layers_alone(
+    selector: str, runtime: str
+) -> None:
+    """Attention behind a fetch is launched as usual, so no early kernel follows a wait for another lane."""
+    shape = SHAPES["minicpm4.1-8b"]
+    try:
+        plan = RUNTIMES.make(runtime).decode_plan(shape=shape, spec=BlockSpec(), selector=SELECTORS.make(selector))
+    except CombinationError:
+        return
+    waiting = [
+        op for op in plan if op.lane == Lane.COMPUTE and any(plan[name].lane != Lane.COMPUTE for name in op.after)
+    ]
+    assert {op.kind for op in waiting} <= {Kind.ATTEND}
+    assert all(op.layer >= plan.resident_layers for op in waiting)
