@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         if args.timeline is not None:
             write_trace(args.timeline, [bench.timeline(cells[0])])
     _tell(document, as_json=args.json)
-    return 0
+    return 1 if any("failed" in row for row in rows) else 0
 
 
 def _tell(document: dict[str, Any], *, as_json: bool) -> None:
@@ -124,14 +124,23 @@ def measure_all(
     for done, cell in enumerate(cells):
         row = store.read(cell) if resume else None
         if row is None:
-            try:
-                row = row_of(cell, bench.measure(cell), main_shape(), SPEC)
-            except CapacityError as wrong:
-                row = refused_row(cell, str(wrong))
-            store.write(cell, row)
+            row = _measured(cell, bench)
+            if "failed" not in row:
+                store.write(cell, row)
         rows.append(row)
         report("cells", done + 1, len(cells))
     return rows
+
+
+def _measured(cell: Cell, bench: Bench) -> dict[str, Any]:
+    """A cell's row; where it cannot be measured, why. A failure does not take the other cells with it."""
+    try:
+        return row_of(cell, bench.measure(cell), main_shape(), SPEC)
+    except CapacityError as wrong:
+        return refused_row(cell, str(wrong))
+    except Exception as wrong:  # noqa: BLE001 - told in the table and by the exit code, and tried again by --resume
+        text = " ".join(f"{type(wrong).__name__}: {wrong}".split())
+        return {**refused_row(cell, text), "failed": True}
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

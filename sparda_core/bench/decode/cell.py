@@ -96,6 +96,12 @@ class Cell:
     def _early_word(self) -> str:
         return "" if self.early is None else f" early {self.early}"
 
+    @property
+    def told_apart(self) -> bool:
+        """Whether the parts of its step are measured too: at the churn and in the pool that figures are compared at."""
+        plain = (self.churn, self.policy, self.slots, self.launches) == (0.10, "last-selection", 1.0, "graph")
+        return plain and self.copies == "ours" and self.engine == "uva"
+
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it."""
         return attrs.asdict(self)
@@ -166,15 +172,17 @@ def _resident() -> Iterator[Cell]:
 
 
 def _policies() -> Iterator[Cell]:
-    for batch, (selector, runtime) in itertools.product((16, 28, 8, 4, 1), _OFFLOADED):
+    for batch, (selector, runtime) in itertools.product((16, 28, 8), _OFFLOADED):
         yield Cell(selector=selector, runtime=runtime, batch=batch, context=128 * K, **POLICIES[1])
+    for batch in (4, 1):
+        yield Cell(selector="forecast", runtime="offload-prefetch", batch=batch, context=128 * K, **POLICIES[1])
     for batch in (16, 8):
         yield Cell(selector="infinigen", runtime="offload-prefetch", batch=batch, context=128 * K)
 
 
 def _churns() -> Iterator[Cell]:
     pairs = (("query", "offload-sync"), ("forecast", "offload-prefetch"))
-    for churn, batch, (selector, runtime) in itertools.product((0.03, 0.20), (8, 16, 28), pairs):
+    for churn, batch, (selector, runtime) in itertools.product((0.03, 0.20), (16, 28), pairs):
         yield Cell(selector=selector, runtime=runtime, batch=batch, context=128 * K, churn=churn)
 
 

@@ -161,7 +161,7 @@ class Bench:
         return {
             "step_s": median(steps), "step_p10_s": _quantile(steps, 0.1), "step_p90_s": _quantile(steps, 0.9),
             "steps": len(steps), "misses": moved, "miss_share": moved / selected, "moved_bytes": moved * block_bytes,
-            **parts.measure(), "launch": session.describe()["steps"], **_memory(session),
+            **parts.measure(whole=cell.told_apart), "launch": session.describe()["steps"], **_memory(session),
         }  # fmt: skip
 
     def _warm(self, session: GpuSession) -> None:
