@@ -256,6 +256,11 @@ class Machinery:
         self._forget(place)
         self.tiers.retire(place)
 
+    def vacate(self, place: int) -> None:
+        """Make a place free, whether a row lies in it or not."""
+        if self.tiers.holds(place):
+            self.retire(place)
+
     def fork(self, source: int, copy: int) -> None:
         """The row in `copy` starts as a copy of that in `source`."""
         self._forget(source, copy)

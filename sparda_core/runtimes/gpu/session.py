@@ -26,6 +26,7 @@ from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
+from sparda_core.runtimes.gpu.sampling import SEEDS
 from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import Selector
@@ -49,7 +50,8 @@ class GpuSession(RowSession):
             decoder = decoder.with_forecast(None)
         self.shape, self._options = decoder.shape, options
         self._place: dict[int, int] = {}  # row -> place; the places in use are the first ones
-        self._stepped: dict[int, int] = {}  # row -> its length after the last step, of rows that were in it
+        # row -> its place in the last step and its length after it, of rows that were in it
+        self._stepped: dict[int, tuple[int, int]] = {}
         self._drawn: set[int] = set()  # rows whose next token is known on the device
         self._machinery = Machinery(decoder, runtime=runtime, selector=selector, spec=spec, options=options)
         self._half = CpuHalf(
@@ -95,9 +97,10 @@ class GpuSession(RowSession):
         """A new, empty row at the end of the batch; raises CapacityError where every place is taken."""
         self._check_idle()
         place, chosen = self._free_place(), self._options
-        with self._work():
+        with self._taking(place):
             self._machinery.add(place)
-            self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, chosen.seed + self._next_row)
+            seed = (chosen.seed + self._next_row) % SEEDS
+            self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, seed)
             if self._half.observes:
                 # What was learnt from the place's last row is not this one's.
                 self._machinery.hand_over(place, self._half.bound, self._next_row, 0)
@@ -108,7 +111,7 @@ class GpuSession(RowSession):
         self._check_idle()
         self._check_row(row)
         place = self._free_place()
-        with self._work():
+        with self._taking(place):
             self._machinery.fork(self._place[row], place)
         copy = self._seat(place)
         self._half.forked(row, copy)
@@ -137,6 +140,7 @@ class GpuSession(RowSession):
         """Forget everything after the first `tokens` tokens."""
         self._check_idle()
         self._check_cut(row, tokens)
+        self._drawn.discard(row)
         with self._work():
             self._cut(row, tokens)
 
@@ -156,6 +160,7 @@ class GpuSession(RowSession):
 
     def _reopen(self, spec: BlockSpec, rows: Sequence[tuple[int, RowSnapshot]]) -> None:
         machinery = self._machinery
+        self._stepped = {}  # its results go with the memory that they lie in
         with self._work():
             machinery.reopen(spec)
             self._half.spec = self.spec = spec
@@ -181,6 +186,16 @@ class GpuSession(RowSession):
             )  # fmt: skip
         return place
 
+    @contextlib.contextmanager
+    def _taking(self, place: int) -> Iterator[None]:
+        """Work that fills a free place. Whatever interrupts it, the place is free again."""
+        with self._work():
+            try:
+                yield
+            except BaseException:
+                self._machinery.vacate(place)
+                raise
+
     def _seat(self, place: int) -> int:
         row = self._next_row
         self._place[row], self._lengths[row] = place, 0
@@ -189,7 +204,6 @@ class GpuSession(RowSession):
 
     def _cut(self, row: int, tokens: int) -> None:
         self._lengths[row] = tokens
-        self._drawn.discard(row)
         relearnt = self._half.cropped(row, tokens)
         self._machinery.crop(self._place[row], tokens)
         if relearnt:
@@ -227,6 +241,7 @@ class GpuSession(RowSession):
             machinery.settle_row(place, stop, stale_from=start)
             machinery.commit({place: stop})
             machinery.hand_over(place, self._half.bound, row, stop)
+            self._drawn.discard(row)
             machinery.sample_first(place, logits, stop - 1)
             logits = logits.float().cpu()
         self._lengths[row] = stop
@@ -240,8 +255,11 @@ class GpuSession(RowSession):
             self._check_row(row)
         active = [row for row in self.rows if row in tokens]
         ids = self._check_tokens([tokens[row] for row in active])
+        before = {row: self._lengths[row] for row in active}
         self._steps(active, 1, dict(zip(active, ids.tolist(), strict=True)))
-        return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
+        # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
+        with self._work(before):
+            return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
 
     def run(self, steps: int, tokens: Mapping[int, int] | None = None) -> None:
         """`steps` steps of every row, whose tokens are sampled on the device; nothing is read back or waited for.
@@ -267,10 +285,13 @@ class GpuSession(RowSession):
         given = {self._place[row]: token for row, token in tokens.items()}
         with self._work(before):
             self._machinery.reserve({place: length + steps for place, length in lengths.items()})
+            # From here on neither what was drawn nor what the last step left is there any more.
+            self._drawn.difference_update(active)
+            self._stepped = {}
             self._machinery.run(bucket_of(len(self._place), self._options.places), lengths, given, steps)
             self._machinery.commit({place: length + steps for place, length in lengths.items()})
-        self._stepped = {row: before[row] + steps for row in active}
-        self._lengths.update(self._stepped)
+        self._lengths.update({row: length + steps for row, length in before.items()})
+        self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}
         self._drawn.update(active)
 
     def _check_room(self, before: Mapping[int, int], more: int) -> None:
@@ -292,7 +313,7 @@ class GpuSession(RowSession):
         logits = made.new_full((len(self.rows), made.shape[1]), float("nan"))
         for i, row in enumerate(self.rows):
             if row in self._stepped:
-                logits[i] = made[self._place[row]]
+                logits[i] = made[self._stepped[row][0]]
         return logits
 
     def last_facts(self) -> StepFacts:
@@ -310,10 +331,10 @@ class GpuSession(RowSession):
         return selection_of(machinery.tiers.layers, places, lengths, self.spec, unlisted=unlisted)
 
     def _last_step(self) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """Places in batch order, and rows' lengths after the last step; 0 for those that sat it out."""
+        """Places in batch order, as they were, and rows' lengths after the last step; 0 for those that sat it out."""
         self._check_open()
-        lengths = [self._stepped.get(row, 0) for row in self.rows]
-        return [self._place[row] for row in self.rows], np.array(lengths, np.int64)
+        left = [self._stepped.get(row, (self._place[row], 0)) for row in self.rows]
+        return [place for place, _ in left], np.array([length for _, length in left], np.int64)
 
     def tokens(self) -> dict[int, int]:
         """By row, the token that the next step of `run` takes."""
@@ -335,6 +356,7 @@ class GpuSession(RowSession):
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
         check_snapshot(snapshot, self.shape)
+        snapshot = snapshot.plain()
         row = self.add()
         place = self._place[row]
         try:
@@ -377,6 +399,9 @@ class GpuSession(RowSession):
                 except BaseException:
                     lanes.settle()
                     for row, tokens in (before or {}).items():
+                        if self._lengths[row] != tokens:  # the step was made, and is undone
+                            self._drawn.discard(row)
+                            self._stepped.pop(row, None)
                         self._cut(row, tokens)
                         self._machinery.settle_row(self._place[row], tokens, stale_from=0)
                     raise
