@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
+from sparda_core.bench.decode.cell import EARLY, SPEC, Cell, core_cells, main_shape
 from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import SEED, add_json
@@ -37,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument("--most", type=_SIZE, metavar="CELLS", help="measure no more than the first so many")
     which.add_argument("--most-batch", type=_SIZE, metavar="ROWS", help="leave out larger batches")
+    which.add_argument(
+        "--early", nargs="+", type=int, choices=EARLY, metavar="0|1|2",
+        help="each cell once with small kernels that start when the one before has ended, as it ends, as it runs",
+    )  # fmt: skip
     which.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     which.add_argument(
         "--show", type=Path, metavar="FILE", help="show the rows of a decode.json and measure nothing; needs no GPU"
@@ -87,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         if args.timeline is not None:
             write_trace(args.timeline, [bench.timeline(cells[0])])
     _tell(document, as_json=args.json)
-    return 0
+    return 1 if any("failed" in row for row in rows) else 0
 
 
 def _tell(document: dict[str, Any], *, as_json: bool) -> None:
@@ -110,7 +116,7 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
     ][: args.most]
     if not cells:
         raise ConfigError(f"no cell has all of {args.only} in its name; `sparda bench decode --list` shows them")
-    return cells
+    return [attrs.evolve(cell, early=early) for cell in cells for early in args.early or (None,)]
 
 
 def measure_all(
@@ -121,14 +127,23 @@ def measure_all(
     for done, cell in enumerate(cells):
         row = store.read(cell) if resume else None
         if row is None:
-            try:
-                row = row_of(cell, bench.measure(cell), main_shape(), SPEC)
-            except CapacityError as wrong:
-                row = refused_row(cell, str(wrong))
-            store.write(cell, row)
+            row = _measured(cell, bench)
+            if "failed" not in row:
+                store.write(cell, row)
         rows.append(row)
         report("cells", done + 1, len(cells))
     return rows
+
+
+def _measured(cell: Cell, bench: Bench) -> dict[str, Any]:
+    """A cell's row; where it cannot be measured, why. A failure does not take the other cells with it."""
+    try:
+        return row_of(cell, bench.measure(cell), main_shape(), SPEC)
+    except CapacityError as wrong:
+        return refused_row(cell, str(wrong))
+    except Exception as wrong:  # noqa: BLE001 - told in the table and by the exit code, and tried again by --resume
+        text = " ".join(f"{type(wrong).__name__}: {wrong}".split())
+        return {**refused_row(cell, text), "failed": True}
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

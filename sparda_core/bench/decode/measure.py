@@ -106,7 +106,7 @@ class Bench:
         options: dict[str, Any] = {
             "places": cell.batch, "tokens": cell.context + self._settings.warmup + self._settings.steps + SPARE,
             "host_dtype": cell.host_dtype, "copy_rule": cell.copies, "graph": cell.launches == "graph",
-            "copy_launch": cell.copy_launch,
+            "copy_launch": cell.copy_launch, "early": cell.early,
             "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16,
         }  # fmt: skip
         runtime: dict[str, Any] = {}
@@ -161,7 +161,7 @@ class Bench:
         return {
             "step_s": median(steps), "step_p10_s": _quantile(steps, 0.1), "step_p90_s": _quantile(steps, 0.9),
             "steps": len(steps), "misses": moved, "miss_share": moved / selected, "moved_bytes": moved * block_bytes,
-            **parts.measure(), "launch": session.describe()["steps"], **_memory(session),
+            **parts.measure(whole=cell.told_apart), "launch": session.describe()["steps"], **_memory(session),
         }  # fmt: skip
 
     def _warm(self, session: GpuSession) -> None:
