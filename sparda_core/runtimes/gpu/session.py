@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
@@ -26,6 +26,7 @@ from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
+from sparda_core.runtimes.gpu.refusals import check_place, check_room
 from sparda_core.runtimes.gpu.sampling import SEEDS
 from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.snapshot import RowSnapshot
@@ -70,7 +71,7 @@ class GpuSession(RowSession):
         row = self.add()
         place = self._place[row]
         try:
-            self._check_room({row: 0}, tokens)
+            check_room({row: 0}, tokens, self._machinery.tokens)
             with self._work():
                 self._machinery.reserve({place: tokens})
                 self._machinery.commit({place: tokens})
@@ -146,7 +147,8 @@ class GpuSession(RowSession):
 
     def set_budget(self, budget: int) -> None:
         """Change the budget from the next step on. Memory is taken anew and every row read into it, with empty
-        slots, so this takes as long as opening the session; steps are captured again.
+        slots, so this takes as long as opening the session; steps are captured again. Where neither the new memory
+        nor the old can be had, the session closes.
         """
         self._check_idle()
         spec, before = self.spec.with_budget(budget), self.spec
@@ -155,7 +157,11 @@ class GpuSession(RowSession):
         try:
             self._reopen(spec, rows)
         except BaseException:
-            self._reopen(before, rows)
+            try:
+                self._reopen(before, rows)
+            except BaseException:
+                self.close()
+                raise
             raise
 
     def _reopen(self, spec: BlockSpec, rows: Sequence[tuple[int, RowSnapshot]]) -> None:
@@ -177,14 +183,7 @@ class GpuSession(RowSession):
             self._machinery.set_sampling(self._place[row], temperature, top_p, seed)
 
     def _free_place(self) -> int:
-        place = len(self._place)
-        if place == self._options.places:
-            raise CapacityError(
-                tier="places", need=1, free=0, unit="rows",
-                says=f"all {self._options.places} places of this session hold rows",
-                hint="retire a row, or open the session with more places",
-            )  # fmt: skip
-        return place
+        return check_place(len(self._place), self._options.places)
 
     @contextlib.contextmanager
     def _taking(self, place: int) -> Iterator[None]:
@@ -226,7 +225,7 @@ class GpuSession(RowSession):
         ids = self._check_tokens(tokens)
         start, machinery, place = self._lengths[row], self._machinery, self._place[row]
         stop = start + ids.numel()
-        self._check_room({row: start}, ids.numel())
+        check_room({row: start}, ids.numel(), machinery.tokens)
         logits = torch.empty(0)
         with self._work({row: start}):
             machinery.reserve({place: stop})
@@ -280,7 +279,7 @@ class GpuSession(RowSession):
 
     def _steps(self, active: Sequence[int], steps: int, tokens: Mapping[int, int]) -> None:
         before = {row: self._lengths[row] for row in active}
-        self._check_room(before, steps)
+        check_room(before, steps, self._machinery.tokens)
         lengths = {self._place[row]: length for row, length in before.items()}
         given = {self._place[row]: token for row, token in tokens.items()}
         with self._work(before):
@@ -293,16 +292,6 @@ class GpuSession(RowSession):
         self._lengths.update({row: length + steps for row, length in before.items()})
         self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}
         self._drawn.update(active)
-
-    def _check_room(self, before: Mapping[int, int], more: int) -> None:
-        room = self._machinery.tokens
-        for row, length in before.items():
-            if length + more > room:
-                raise CapacityError(
-                    tier="row", need=length + more, free=room, unit="tokens",
-                    says=f"row {row} of {length} tokens cannot grow by {more}: rows of this session hold {room}",
-                    hint="crop the row, or open the session with more tokens",
-                )  # fmt: skip
 
     # What the last step left ----------------------------------------------------------------------
 
@@ -360,7 +349,7 @@ class GpuSession(RowSession):
         row = self.add()
         place = self._place[row]
         try:
-            self._check_room({row: 0}, snapshot.tokens)
+            check_room({row: 0}, snapshot.tokens, self._machinery.tokens)
             with self._work():
                 self._machinery.load(place, snapshot)
                 self._half.adopt(row, snapshot)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.errors import CapacityError, ConfigError, SpardaError
 from sparda_core.facts import StepFacts
 from sparda_core.kernels.gather.runs import MOST_CTAS
 from sparda_core.registry import RUNTIMES, SELECTORS
@@ -17,6 +17,7 @@ from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.session import GpuSession
 from tests.gpu.session.worlds import SPEC, models, prompt
+from tests.gpu_env import DEVICE
 
 
 def opened(selector: str = "window", runtime: str = "offload-prefetch", **options: Any) -> GpuSession:
@@ -165,3 +166,56 @@ def test_options_that_no_step_could_use_are_refused_before_memory_is_taken(
 def test_host_memory_that_is_no_tensor_is_refused() -> None:
     with pytest.raises(ConfigError, match="host_memory is a ndarray"):
         opened(host_memory=np.zeros(10, np.uint8))
+
+
+@pytest.mark.parametrize("failing", ["bind_device", "_capacity"])
+def test_a_budget_that_cannot_be_had_costs_no_row_its_next_token(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: object, **__: object) -> None:
+        monkeypatch.undo()  # the old budget can be had
+        raise CapacityError(tier="device", need=2, free=1, unit="bytes", hint="lower places")
+
+    session = opened("query", "offload-sync", places=1)
+    logits = session.prefill(session.add(), prompt(40))
+    monkeypatch.setattr(Machinery if failing == "_capacity" else type(session.machinery.selector), failing, short)
+    with pytest.raises(CapacityError, match="lower places"):
+        session.set_budget(SPEC.budget + 1)
+    assert session.spec == SPEC
+    assert session.tokens() == {0: int(logits.argmax())}
+    session.run(1)
+    assert session.length(0) == 41
+    session.close()
+
+
+def test_where_neither_budget_can_be_had_the_session_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: object) -> None:
+        raise CapacityError(tier="device", need=2, free=1, unit="bytes", hint="lower places")
+
+    session = opened("query", "offload-sync", places=1)
+    session.prefill(session.add(), prompt(20))
+    monkeypatch.setattr(Machinery, "_capacity", short)
+    with pytest.raises(CapacityError):
+        session.set_budget(SPEC.budget + 1)
+    with pytest.raises(SpardaError, match="closed"):
+        session.decode({0: 1})
+    session.close()
+
+
+def test_a_budget_too_small_for_dense_attention_is_refused_before_anything_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = GpuSession(
+        models()[1], runtime=RUNTIMES.make("offload-sync", policy="lru"), selector=SELECTORS.make("dense"),
+        spec=SPEC.with_budget(6), options=GpuOptions.of(places=1, tokens=96, page_blocks=2),
+    )  # fmt: skip
+    session.prefill(session.add(), prompt(20))
+    monkeypatch.setattr(Machinery, "reopen", lambda *_: pytest.fail("memory was given up"))
+    with pytest.raises(ConfigError, match=r"budget=5 must be >= 6"):
+        session.set_budget(5)
+    session.close()
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a graph can be had there")
+def test_a_graph_that_cannot_be_had_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machinery, "_open", lambda _: pytest.fail("memory was taken"))
+    with pytest.raises(ConfigError, match="graph=True needs a CUDA device"):
+        opened(graph=True)
