@@ -27,7 +27,7 @@ from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.places import first_of_tier
 from sparda_core.runtimes.gpu.sampling import Sampling, draw
 from sparda_core.runtimes.gpu.step import DecodeStep, StepParts
-from sparda_core.runtimes.gpu.tiers import GpuTiers
+from sparda_core.runtimes.gpu.tiers import GpuTiers, short_of_memory
 from sparda_core.runtimes.gpu.upload import upload
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import BoundSelector, DeviceRoom, Selector
@@ -67,15 +67,19 @@ class Machinery:
         self._draws: dict[bool, SampleScratch] = {}
         self._bound: dict[StepKey, DecodeStep] = {}
         self._last: StepKey | None = None
-        self._kept: tuple[Sampling, torch.Tensor] | None = None
+        self._kept: tuple[Sampling, torch.Tensor] | None = None  # of rows, until they have memory again
         self._sampled = [False] * options.places
         self._position: npt.NDArray[np.int32] | None = None  # what the device holds, where the host knows
         self._paged: dict[int, int] = {}  # by place, tokens that its own pages hold
 
     def _open(self) -> None:
         """Take the memory for all places."""
-        places, shape, spec = self.options.places, self.shape, self.spec
         self.capacity = self._capacity()
+        with short_of_memory(self.capacity):
+            self._take()
+
+    def _take(self) -> None:
+        places, shape, spec = self.options.places, self.shape, self.spec
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
             self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning,
@@ -333,15 +337,13 @@ class Machinery:
         self._bound.clear()
         self._last = None
         self._forget(*self._paged)
-        # After a failure, what the rows had before it.
         self._kept = self._kept or (self.sampling.copy(), self.rows.token.clone())
         self.__dict__.pop("tiers", None)  # the old memory goes first; after a failure it is gone already
         self.spec = spec
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=self.selector)
         self._open()
-        sampling, token = self._kept
-        self.sampling.set(sampling)
-        self.rows.token.copy_(token)
+        self.sampling.set(self._kept[0])
+        self.rows.token.copy_(self._kept[1])
         self._kept = None
 
     def timeline(self) -> Timeline | None:

@@ -28,6 +28,7 @@ from sparda_core.runtimes.gpu.prefill import prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
 from sparda_core.runtimes.gpu.refusals import check_place, check_room
 from sparda_core.runtimes.gpu.sampling import SEEDS
+from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import Selector
@@ -382,7 +383,7 @@ class GpuSession(RowSession):
         lanes = self._machinery.lanes
         self._working = True
         try:
-            with torch.inference_mode(), lanes.step():
+            with short_of_memory(self._machinery.capacity), torch.inference_mode(), lanes.step():
                 try:
                     yield
                 except BaseException:

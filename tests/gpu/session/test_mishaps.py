@@ -219,3 +219,24 @@ def test_a_graph_that_cannot_be_had_is_refused_before_memory_is_taken(monkeypatc
     monkeypatch.setattr(Machinery, "_open", lambda _: pytest.fail("memory was taken"))
     with pytest.raises(ConfigError, match="graph=True needs a CUDA device"):
         opened(graph=True)
+
+
+def test_a_device_that_is_full_is_told_in_our_words_wherever_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    session = opened(places=1)
+    session.prefill(session.add(), prompt(20))
+    where = "sparda_core.runtimes.gpu"
+    for what, call in (
+        (f"{where}.session.prefill_chunk", lambda: session.prefill(0, [1, 2])),
+        (f"{where}.machinery.Machinery._drawing", lambda: session.run(1)),
+        (f"{where}.machinery.attend_scratch", opened),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(what, full)
+            with pytest.raises(CapacityError, match="tier='device'"):
+                call()
+        assert session.length(0) == 20
+    session.run(1, {0: 1})  # the step that failed may have drawn another
+    session.close()
