@@ -135,6 +135,38 @@ def test_without_a_gpu_the_command_says_what_does_without_one(capsys: pytest.Cap
     assert "--list" in capsys.readouterr().err
 
 
+def test_cells_are_chosen_by_whole_words_where_one_has_the_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", "--list", "--json", "--only", "b1", "forecast"]) == 0
+    assert {cell["batch"] for cell in json.loads(capsys.readouterr().out)} == {1}
+    assert main(["bench", "decode", "--list", "--json", "--only", "copy-e"]) == 0
+    assert {cell["engine"] for cell in json.loads(capsys.readouterr().out)} == {"copy-engine"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "text", "list"])
+def test_rows_that_no_table_can_be_made_of_are_refused(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row: Any = rows_at(16)[0]
+    if damage == "missing":
+        del row["floor_s"]
+    elif damage == "text":
+        row["step_s"] = "fast"
+    else:
+        row = ["key"]
+    (tmp_path / "decode.json").write_text(json.dumps({"rows": [row]}), encoding="utf-8")
+    assert main(["bench", "decode", "--show", str(tmp_path / "decode.json")]) == 2
+    assert "no result of `sparda bench decode`" in capsys.readouterr().err
+    store, cell = Store(tmp_path, Settings(), "gpu"), core_cells()[0]
+    store.write(cell, row)
+    with pytest.raises(ConfigError, match=r"damaged.*delete it"):
+        store.read(cell)
+
+
+def test_a_seed_that_no_generator_takes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", "--list", "--seed", str(2**64)]) == 2
+    assert "--seed" in capsys.readouterr().err
+
+
 def test_a_trace_is_lawful_and_the_same_every_time() -> None:
     locality = attrs.evolve(load_locality("hisparse"), churn=0.1)
     given: dict[str, Any] = {"shape": main_shape(), "spec": SPEC, "batch": 2, "context": 20_000, "steps": 70}

@@ -19,7 +19,7 @@ from sparda_core.plan import Lane, Phase
 from sparda_core.runtime import Runtime
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
 from sparda_core.runtimes.gpu.clock import clock_of
-from sparda_core.runtimes.gpu.engines import make_engine
+from sparda_core.runtimes.gpu.engines import check_engine, make_engine
 from sparda_core.runtimes.gpu.executor import Issue, Piece, pieces_of
 from sparda_core.runtimes.gpu.graphs import Captured, Eager, Replays, StepKey
 from sparda_core.runtimes.gpu.lanes import StreamLanes, lanes_of
@@ -27,7 +27,7 @@ from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.places import first_of_tier
 from sparda_core.runtimes.gpu.sampling import Sampling, draw
 from sparda_core.runtimes.gpu.step import DecodeStep, StepParts
-from sparda_core.runtimes.gpu.tiers import GpuTiers
+from sparda_core.runtimes.gpu.tiers import GpuTiers, short_of_memory
 from sparda_core.runtimes.gpu.upload import upload
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import BoundSelector, DeviceRoom, Selector
@@ -42,16 +42,7 @@ class Machinery:
         self, decoder: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions
     ) -> None:  # fmt: skip
         self.engine = make_engine(runtime.engine)
-        if options.host_dtype == "fp8" and not self.engine.narrow:
-            raise ConfigError(
-                f"host_dtype='fp8' needs an engine that widens blocks while it copies, engine={self.engine.name!r} "
-                "moves them as they are; choose engine='uva' or host_dtype='same'"
-            )
-        if options.copy_launch == "step" and not self.engine.whole_step:
-            raise ConfigError(
-                f"copy_launch='step' needs an engine that moves every layer's list by one launch, "
-                f"engine={self.engine.name!r} copies layer by layer; choose engine='uva' or copy_launch='layer'"
-            )
+        check_engine(self.engine, host_dtype=options.host_dtype, copy_launch=options.copy_launch)
         self.runtime = attrs.evolve(runtime, engine=self.engine.name)
         self.decoder, self.selector, self.options, self.spec = decoder, selector, options, spec
         self.shape, self.device = decoder.shape, decoder.device
@@ -60,10 +51,9 @@ class Machinery:
         self._one_copy = options.copy_launch == "step" and bool(self.plan.lane(Lane.H2D))
         self.lanes = lanes_of(self.device)
         self.early = early_of(self.device, options.early)
-        self._open()
+        self._clock = clock_of(self.device) if options.timeline else None
         eager = Eager(self._pieces)
         self._replays: Replays = eager
-        self._clock = clock_of(self.device) if options.timeline else None
         possible = isinstance(self.lanes, StreamLanes) and self._clock is None
         wanted = possible if options.graph is None else options.graph
         if wanted:
@@ -73,17 +63,23 @@ class Machinery:
                     "leave one of them out"
                 )
             self._replays = Captured(eager, self.lanes, self._captured_pieces if self._one_copy else None)
+        self._open()
         self._draws: dict[bool, SampleScratch] = {}
         self._bound: dict[StepKey, DecodeStep] = {}
         self._last: StepKey | None = None
+        self._kept: tuple[Sampling, torch.Tensor] | None = None  # of rows, until they have memory again
         self._sampled = [False] * options.places
         self._position: npt.NDArray[np.int32] | None = None  # what the device holds, where the host knows
         self._paged: dict[int, int] = {}  # by place, tokens that its own pages hold
 
     def _open(self) -> None:
         """Take the memory for all places."""
-        places, shape, spec = self.options.places, self.shape, self.spec
         self.capacity = self._capacity()
+        with short_of_memory(self.capacity):
+            self._take()
+
+    def _take(self) -> None:
+        places, shape, spec = self.options.places, self.shape, self.spec
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
             self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning,
@@ -97,7 +93,7 @@ class Machinery:
                 early=self.early,
             )
         )  # fmt: skip
-        self._check_dense()
+        self._check_dense(spec)
         self._model = self.decoder.on_device(places, tokens=self.tokens, early=self.early)
         self.sampling = Sampling.greedy(places, self.device, self.rows.seed)
         self._attention = torch.zeros(
@@ -110,11 +106,11 @@ class Machinery:
             dtype=self.decoder.dtype, device=self.device,
         )  # fmt: skip
 
-    def _check_dense(self) -> None:
-        need = self.spec.block_count(self.tokens)
-        if self.half.takes_every_block and self.runtime.offloads and self.spec.budget < need:
+    def _check_dense(self, spec: BlockSpec) -> None:
+        need = spec.block_count(self.tokens)
+        if self.half.takes_every_block and self.runtime.offloads and spec.budget < need:
             raise ConfigError(
-                f"budget={self.spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
+                f"budget={spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
                 f"{self.tokens} tokens: it attends to every block, and each needs a slot; raise budget (and slots), "
                 "lower tokens, or choose runtime 'resident'"
             )
@@ -259,6 +255,11 @@ class Machinery:
         self._forget(place)
         self.tiers.retire(place)
 
+    def vacate(self, place: int) -> None:
+        """Make a place free, whether a row lies in it or not."""
+        if self.tiers.holds(place):
+            self.retire(place)
+
     def fork(self, source: int, copy: int) -> None:
         """The row in `copy` starts as a copy of that in `source`."""
         self._forget(source, copy)
@@ -327,6 +328,7 @@ class Machinery:
     def check(self, spec: BlockSpec) -> None:
         """Raise ConfigError where a budget cannot be served."""
         self.runtime.check(self.selector, self.shape, spec)
+        self._check_dense(spec)
 
     def reopen(self, spec: BlockSpec) -> None:
         """Take all memory anew, for another budget; every place is free then."""
@@ -335,13 +337,14 @@ class Machinery:
         self._bound.clear()
         self._last = None
         self._forget(*self._paged)
-        sampling, token = self.sampling.copy(), self.rows.token.clone()
+        self._kept = self._kept or (self.sampling.copy(), self.rows.token.clone())
         self.__dict__.pop("tiers", None)  # the old memory goes first; after a failure it is gone already
         self.spec = spec
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=self.selector)
         self._open()
-        self.sampling.set(sampling)
-        self.rows.token.copy_(token)
+        self.sampling.set(self._kept[0])
+        self.rows.token.copy_(self._kept[1])
+        self._kept = None
 
     def timeline(self) -> Timeline | None:
         """When each operation of the last step ran; None unless the session records it."""
@@ -385,7 +388,7 @@ class Machinery:
         self.lanes.settle()
         self._replays.close()
         self._bound.clear()
-        del self.tiers
+        self.__dict__.pop("tiers", None)
 
 
 def check_forecast(decoder: Any, selector: Selector) -> None:

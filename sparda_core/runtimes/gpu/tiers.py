@@ -48,7 +48,7 @@ class GpuTiers:
         self.resident = plan.resident_layers
         self._lengths: dict[int, int] = {}
         self._dtype = dtype
-        with _short(plan):
+        with short_of_memory(plan):
             self._open(pinning, progress, host_memory)
 
     def _open(self, pinning: str | None, progress: Progress | None, host_memory: torch.Tensor | None) -> None:
@@ -105,6 +105,10 @@ class GpuTiers:
         if place not in self._lengths:
             raise RowError(f"place={place} has no row; places in use: {sorted(self._lengths)}")
         return self._lengths[place]
+
+    def holds(self, place: int) -> bool:
+        """Whether a row lies in a place."""
+        return place in self._lengths
 
     def add(self, place: int) -> None:
         """An empty row in a free place."""
@@ -179,7 +183,7 @@ class GpuTiers:
         """
         if attrs.evolve(self.plan, slots=plan.slots, spec=plan.spec) != plan or plan.spec.block != self.spec.block:
             raise ConfigError("only slots and budget can change in an open session; open another one")
-        with _short(plan):
+        with short_of_memory(plan):
             if self.host is not None:
                 self.host.resize(plan.slots, plan.spec.budget)
             self.plan, self.spec = plan, plan.spec
@@ -244,6 +248,8 @@ class GpuTiers:
 
 def _part(memory: torch.Tensor, plan: CapacityPlan) -> torch.Tensor:
     """As much of the caller's memory as the plan asks for."""
+    if not isinstance(memory, torch.Tensor):
+        raise ConfigError(f"host_memory is a {type(memory).__name__}; want a tensor, contiguous uint8 [bytes]")
     if memory.dtype != torch.uint8 or memory.ndim != 1 or not memory.is_contiguous():
         raise ConfigError(f"host_memory is {memory.dtype} {list(memory.shape)}; want contiguous uint8 [bytes]")
     if memory.numel() < plan.host_bytes:
@@ -255,7 +261,7 @@ def _part(memory: torch.Tensor, plan: CapacityPlan) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _short(plan: CapacityPlan) -> Iterator[None]:
+def short_of_memory(plan: CapacityPlan) -> Iterator[None]:
     """Torch's error for full memory as ours."""
     try:
         yield
