@@ -179,11 +179,15 @@ class Machinery:
             self._draws[nucleus] = sample_scratch(self.options.places, self.shape.vocab, self.device, nucleus=nucleus)
         return self._draws[nucleus]
 
-    def run(self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int], steps: int) -> None:
+    def run(
+        self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int], steps: int,
+        drawn: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Issue `steps` steps of the places in `lengths`; the others sit them out.
 
         lengths  by place, tokens in the cache
         tokens   by place, the token to decode, where it is not what was sampled last
+        drawn    int64 [steps, places], written: what each step sampled, undefined where a place sat it out
         """
         position = np.full(self.options.places, -1, np.int32)
         position[list(lengths)] = list(lengths.values())
@@ -194,8 +198,10 @@ class Machinery:
             self.rows.token.index_copy_(0, *upload(np.array([list(tokens), list(tokens.values())], np.int64), room))
         self._last = StepKey(bucket, any(self._sampled[place] for place in lengths))
         self._position = None
-        for _ in range(steps):
+        for step in range(steps):
             self._replays.run(self._last)
+            if drawn is not None:
+                drawn[step].copy_(self.rows.token)
         self._position = np.where(position < 0, position, position + steps)
 
     def logits(self) -> torch.Tensor:

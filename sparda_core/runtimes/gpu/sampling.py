@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Self
 
 import attrs
@@ -13,12 +14,16 @@ from sparda_core.kernels.sample.gpu import SampleScratch, greedy, sample_tokens
 
 def check_sampling(temperature: float, top_p: float, seed: int) -> None:
     """Raise ConfigError outside temperature >= 0, 0 < top_p <= 1, 0 <= seed < 2**63."""
-    if not 0 <= temperature < float("inf"):
-        raise ConfigError(f"temperature={temperature} must be finite and >= 0")
-    if not 0 < top_p <= 1:
-        raise ConfigError(f"top_p={top_p} must be in (0, 1]")
+    if not _is_number(temperature) or not 0 <= temperature < float("inf"):
+        raise ConfigError(f"temperature={temperature!r} must be a finite number >= 0")
+    if not _is_number(top_p) or not 0 < top_p <= 1:
+        raise ConfigError(f"top_p={top_p!r} must be a number in (0, 1]")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ConfigError(f"seed={seed} must be an integer in [0, 2**63)")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @attrs.frozen(eq=False)
