@@ -86,6 +86,7 @@ class DeviceRoom:
     dtype   torch dtype of keys and entries
     lead    layers between selecting and attending
     tick    int32 [1] on the device, steps begun since the session opened; None where nobody counts
+    early   how early its kernels are to start, see kernels/early.py; 0: when the one before them has ended
     """
 
     shape: ModelShape
@@ -96,6 +97,7 @@ class DeviceRoom:
     dtype: Any
     lead: int
     tick: Any = None
+    early: int = 0
 
 
 class DeviceSelector(abc.ABC):

@@ -22,6 +22,7 @@ from tests.gpu_env import DEVICE  # decides for the process whether kernels are 
 
 from sparda_core.kernels.append import gpu, reference  # isort: skip
 from sparda_core.kernels.append.store import FusedHeads, Store
+from sparda_core.kernels.early import early_of
 from sparda_core.kernels.gate import reference as gate_reference
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.norm import reference as norm_reference
@@ -284,7 +285,7 @@ def model_rows(shape: ModelShape, batches: Sequence[int]) -> Iterator[dict[str, 
     """A step of the decoder without attention and selection, small kernels early or not; its products alone."""
     decoder = synthetic_model(shape, device=DEVICE, dtype=DTYPE).decoder
     model = DeviceDecoder(decoder, max(batches), tokens=TOKENS)
-    early = DeviceDecoder(decoder, max(batches), tokens=TOKENS, early=True)
+    early = DeviceDecoder(decoder, max(batches), tokens=TOKENS, early=early_of(DEVICE, None))
     products = [decoder.layer_weights(layer) for layer in range(shape.layers)]
     weights = sum(w.numel() for one in products for w in (one.fused, one.output, one.gate_up, one.down))
     floor = 2 * (weights + shape.vocab * shape.hidden) / MEMORY

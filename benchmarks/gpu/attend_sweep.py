@@ -47,6 +47,7 @@ def choices(batch: int) -> Iterator[Tuning]:
     for splits, (warps, tokens, depth) in itertools.product(PIECES[batch], SHAPES):
         if splits <= MAIN.budget * MAIN.block // tokens:
             yield Tuning(splits=splits, warps=warps, tokens=tokens, depth=depth, fused_up_to=1)
+    yield Tuning()
     for splits in PIECES[batch]:
         yield Tuning(splits=splits, fused_up_to=1, early=False)
         if splits in (4, 8, 12, 16):
@@ -98,9 +99,11 @@ def sweep(batch: int) -> tuple[list[dict[str, object]], list[dict[str, object]]]
         scratch = layers.scratch(tuning)
         launches = [lambda i=i: layers.launch(i % count, scratch, early) for i in range(max(24, count))]
         return {
-            "batch": batch, "us": median_us(launches, 7), "floor_us": nbytes / 4.2e6, "splits": tuning.splits,
-            "warps": tuning.warps, "tokens": tuning.tokens or 64, "depth": tuning.depth,
-            "fused": (tuning.splits or 1) <= tuning.fused_up_to, "early": tuning.early, "starts_early": early,
+            "batch": batch, "us": median_us(launches, 7), "floor_us": nbytes / 4.2e6,
+            "splits": tuning.splits,
+            "warps": tuning.warps, "tokens": tuning.tokens, "depth": tuning.depth,
+            "fused": tuning.splits is not None and tuning.splits <= tuning.fused_up_to,
+            "early": tuning.early, "starts_early": early,
         }  # fmt: skip
 
     tried = sorted(((timed(tuning, 0), tuning) for tuning in choices(batch)), key=lambda pair: pair[0]["us"])
@@ -112,13 +115,14 @@ def sweep(batch: int) -> tuple[list[dict[str, object]], list[dict[str, object]]]
 def report(rows: list[dict[str, object]], started_early: list[dict[str, object]]) -> None:
     """The five best of a batch, and the best of each number of pieces, two launches or one, early or not."""
     parts = {"best": rows[:5], "started": started_early, "by pieces": _firsts(rows, "splits", "fused", "early")}
+    parts["the rule"] = [row for row in rows if row["splits"] is None]
     for title, some in parts.items():
         for row in some:
             how = "fused" if row["fused"] else "early sum" if row["early"] else "sum"
             print(
                 f"batch {row['batch']:3d} {title:9s} {row['us']:7.2f} us (floor {row['floor_us']:6.2f})"
-                f"  splits {row['splits']:3d} {how:9s} warps {row['warps']}"
-                f" tokens {row['tokens']:3d} depth {row['depth']}",
+                f"  splits {row['splits'] or 'rule':>4} {how:9s} warps {row['warps']}"
+                f" tokens {row['tokens']} depth {row['depth']}",
                 flush=True,
             )
 

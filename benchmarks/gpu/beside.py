@@ -9,6 +9,7 @@ that lie wholly within that time, over the median of replays without a copy, tak
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 
@@ -66,12 +67,16 @@ def beside(gemms: Gemms, copy: Callable[[], Callable[[], None]], nbytes: int, ra
     _alone(gemms)
     enough = 4 + 2 * int(nbytes / rate / 1e3 / _alone(gemms))
     pairs: list[tuple[float, float, float]] = []
-    while len(pairs) < repeats:
-        alone, found = _alone(gemms), _contended(gemms, copy(), enough)
-        if found:
-            pairs.append((alone, *found))
-        else:
-            enough *= 2  # the copy outlasted them
+    for _ in range(3 * repeats):
+        alone, (contended, took, outlasted) = _alone(gemms), _contended(gemms, copy(), enough)
+        enough *= 2 if outlasted else 1
+        # A host that was busy elsewhere may have enqueued replays when the copy had ended: no measure.
+        if contended and not outlasted:
+            pairs.append((alone, statistics.median(contended), took))
+        if len(pairs) == repeats:
+            break
+    if not pairs:
+        return Beside(slowdown=math.nan, gb_per_s=math.nan, alone_us_per_layer=_alone(gemms) / LAYERS)
     return Beside(
         slowdown=statistics.median(contended / alone for alone, contended, _ in pairs),
         gb_per_s=nbytes / statistics.median(took for _, _, took in pairs) / 1e3,
@@ -87,8 +92,8 @@ def _alone(gemms: Gemms) -> float:
     return statistics.median(_between(marks)[1:])
 
 
-def _contended(gemms: Gemms, copy: Callable[[], None], replays: int) -> tuple[float, float] | None:
-    """Microseconds of a replay beside the copy, and of the copy; None if it ran longer than so many replays."""
+def _contended(gemms: Gemms, copy: Callable[[], None], replays: int) -> tuple[list[float], float, bool]:
+    """Microseconds of the replays wholly beside the copy, and of the copy; whether it ran longer than all replays."""
     lane = torch.cuda.Stream(priority=-1)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
@@ -101,9 +106,7 @@ def _contended(gemms: Gemms, copy: Callable[[], None], replays: int) -> tuple[fl
     torch.cuda.synchronize()
     times, took = [begin.elapsed_time(mark) for mark in marks], begin.elapsed_time(end)
     within = [(until - at) * 1e3 for at, until in itertools.pairwise(times) if at >= 0 and until <= took]
-    if not within:
-        raise RuntimeError(f"no replay ran wholly beside a copy of {took:.2f} ms")
-    return (statistics.median(within), took * 1e3) if times[-1] >= took else None
+    return within, took * 1e3, times[-1] < took
 
 
 def _between(marks: list[torch.cuda.Event]) -> list[float]:

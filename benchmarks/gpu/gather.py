@@ -7,9 +7,10 @@ warm and flatters some kernels. Blocks of 32 KiB are scattered to slots. Copies 
 four of them, whose lists are written anew before every replay; the same graph with empty lists is the floor, which
 is printed and not subtracted. What copies cost products: `beside.py`.
 
-Predicted before measuring: plain copies of 2 x 128 KiB 50 to 51 GB/s whole, 1 x 128 KiB 38 whole, 42 in parts (a part
-is stored while others load); float8 in 4 parts 30 with one thread block, 48 to 50 with two (1500 instructions a
-thread for 128 KiB, 3.4 us, now beside the loads). Beside GEMMs at batch 16 / 64 / 256: 2 x 128 KiB 1.04 / 1.04 / 1.02
+Seen on an H200: plain copies of 2 x 128 KiB 51 GB/s, 1 x 128 KiB 37.5, in parts less (warps that wait for nobody
+overlap by themselves). Float8 with 8 bytes a load 20 GB/s a thread block, however cut: half of plain copies, as if
+a multiprocessor had a number of loads on the way, not of bytes. Predicted with 16 bytes a load: 30 in 2 parts with one
+thread block, 48 to 50 with two. Beside GEMMs at batch 16 / 64 / 256: 2 x 128 KiB 1.04 / 1.04 / 1.02
 at 44 to 50 GB/s, 16 x 16 KiB 1.17 / 1.23 / 1.7.
 """
 
@@ -73,13 +74,13 @@ class Setting:
         tuning = self.tuning or (FLOAT8_TUNING if self.float8 else CopyTuning())
         return {
             "dtype": "float8" if self.float8 else "bfloat16", "ctas": self.ctas, "in_flight_kib": self.in_flight_kib,
-            "parts": tuning.parts, "warps": tuning.warps,
+            "parts": tuning.parts, "warps": tuning.warps, "warm": tuning.warm,
         }  # fmt: skip
 
     def __str__(self) -> str:
         row = self.row()
-        how = f"parts {row['parts']} warps {row['warps'] or '-'}"
-        return f"{row['dtype']:8s} {self.ctas:3d} x {self.in_flight_kib:3d} KiB  {how:16s}"
+        how = f"parts {row['parts']} warps {row['warps'] or '-'} warm {row['warm'] or '-'}"
+        return f"{row['dtype']:8s} {self.ctas:3d} x {self.in_flight_kib:3d} KiB  {how:28s}"
 
 
 class Pool:
@@ -178,13 +179,14 @@ def cost(pool: Pool, gemms: Gemms, setting: Setting | None) -> dict[str, object]
         return lambda: void(pool.slots[:count].copy_(pool.blocks[first : first + count], non_blocking=True))
 
     found = beside(gemms, fresh, count * nbytes, rate)
-    row = setting.row() if setting else {"dtype": "bfloat16", "ctas": 0, "in_flight_kib": 0, "parts": 0, "warps": 0}
+    none = {"dtype": "bfloat16", "ctas": 0, "in_flight_kib": 0, "parts": 0, "warps": 0, "warm": 0}
+    row = setting.row() if setting else none
     what, note = str(setting) if setting else "copy engine", ""
     if setting and setting.ctas == 2 and setting.in_flight_kib == 128 and not setting.float8:
         met = found.slowdown <= BARS[gemms.batch] and found.gb_per_s >= LEAST_BESIDE
         note = f"bar {BARS[gemms.batch]} at {LEAST_BESIDE} GB/s {'met' if met else 'MISSED'}"
     say(
-        f"beside  {what:46s} batch {gemms.batch:3d}  slowdown {found.slowdown:5.3f}"
+        f"beside  {what:58s} batch {gemms.batch:3d}  slowdown {found.slowdown:5.3f}"
         f"  {found.gb_per_s:5.1f} GB/s  (layer alone {found.alone_us_per_layer:6.1f} us)  {note}"
     )
     return {
@@ -204,7 +206,10 @@ def void(_: object) -> None:
 
 def tunings(*, float8: bool) -> list[CopyTuning]:
     """Ways to cut the registers."""
-    return [CopyTuning(parts=parts, warps=warps) for warps in ((16, 32) if float8 else (32, 16)) for parts in (1, 2, 4)]
+    ways = ((1, 32, 0), (2, 32, 0), (1, 16, 0), (4, 16, 0))
+    if not float8:
+        ways = ((1, 32, 0), (1, 32, 32 * KIB), (1, 32, 4 * KIB), (1, 32, 128), (2, 32, 0))
+    return [CopyTuning(parts=parts, warps=warps, warm=warm) for parts, warps, warm in ways]
 
 
 def measure(pool: Pool) -> list[dict[str, object]]:
@@ -218,7 +223,7 @@ def measure(pool: Pool) -> list[dict[str, object]]:
     steps = [Setting(ctas=c, in_flight_kib=kib) for kib in (128, 16) for c in (1, 2, 3, 4, 8, 16, 32)]
     for batch in BARS:
         gemms = Gemms.of(batch)
-        rows += [cost(pool, gemms, setting) for setting in (None, *steps, *plain[2:8], *narrow[1::2])]
+        rows += [cost(pool, gemms, setting) for setting in (None, *steps, *plain[3::2], *narrow[1:4:2])]
     return rows
 
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
+from sparda_core.bench.decode.cell import EARLY, SPEC, Cell, core_cells, main_shape
 from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import add_json
@@ -37,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument("--most", type=_SIZE, metavar="CELLS", help="measure no more than the first so many")
     which.add_argument("--most-batch", type=_SIZE, metavar="ROWS", help="leave out larger batches")
+    which.add_argument(
+        "--early", nargs="+", type=int, choices=EARLY, metavar="0|1|2",
+        help="each cell once with small kernels that start when the one before has ended, as it ends, as it runs",
+    )  # fmt: skip
     which.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     which.add_argument(
         "--show", type=Path, metavar="FILE", help="show the rows of a decode.json and measure nothing; needs no GPU"
@@ -107,7 +113,7 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
     ][: args.most]
     if not cells:
         raise ConfigError(f"no cell has all of {args.only} in its name; `sparda bench decode --list` shows them")
-    return cells
+    return [attrs.evolve(cell, early=early) for cell in cells for early in args.early or (None,)]
 
 
 def measure_all(

@@ -157,11 +157,14 @@ class Decoder:
             for i, layer in enumerate(self._layers)
         ]
 
-    def on_device(self, places: int, *, tokens: int) -> DeviceDecoder:
-        """The same weights as the parts of a decode step on a GPU, for `places` rows of at most `tokens` tokens."""
+    def on_device(self, places: int, *, tokens: int, early: int = 0) -> DeviceDecoder:
+        """The same weights as the parts of a decode step on a GPU, for `places` rows of at most `tokens` tokens.
+
+        early  see kernels/early.py
+        """
         from sparda_core.models.device_decoder import DeviceDecoder
 
-        return DeviceDecoder(self, places, tokens=tokens)
+        return DeviceDecoder(self, places, tokens=tokens, early=early)
 
     def rotation(self, positions_BT: torch.Tensor) -> Rotation:
         """Look up positions, int [B, T], once; `project` and `query_of` take the result in their place."""

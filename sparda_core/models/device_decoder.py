@@ -13,7 +13,7 @@ from sparda_core.kernels.append.gpu import rotate, rotate_append
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import require_device
-from sparda_core.kernels.early import can_launch_early
+from sparda_core.kernels.early import AT_END, early_of
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.norm.gpu import rms_norm
 from sparda_core.kernels.step.gpu import embed_tokens
@@ -30,11 +30,11 @@ class DeviceDecoder:
     """
 
     def __init__(
-        self, decoder: Decoder, places: int, *, tokens: int | None = None, early: bool = False
+        self, decoder: Decoder, places: int, *, tokens: int | None = None, early: int = AT_END
     ) -> None:
         """Allocate for `places` rows of at most `tokens` tokens (None: the model's context).
 
-        early   launch small kernels before the product ahead of them has ended (kernels/early.py); same results
+        early   how early small kernels start (kernels/early.py); same results
 
         raises  ConfigError for a device or a dtype that kernels cannot take.
         """
@@ -42,7 +42,7 @@ class DeviceDecoder:
         if decoder.dtype not in _DTYPES:
             raise ConfigError(f"dtype={decoder.dtype} must be one of {', '.join(map(str, _DTYPES))} on a GPU")
         self.decoder, self.shape, self.places = decoder, decoder.shape, places
-        self.early = early and can_launch_early(decoder.device)
+        self.early = early_of(decoder.device, early)
         decoder.rotary.grow(tokens or self.shape.context)
         self.cos, self.sin = decoder.rotary.cos, decoder.rotary.sin
         shape, heads = self.shape, [self.heads(layer).total for layer in range(self.shape.layers)]
@@ -121,7 +121,9 @@ class DeviceParts:
     def embed(self, token: torch.Tensor) -> torch.Tensor:
         """Token ids int64 [B] -> x; ids of inactive places are not looked at."""
         embedding = self._decoder.table_weights[0]
-        embed_tokens(token, self.position, embedding, self.x, scale=self._config.embed_scale)
+        embed_tokens(
+            token, self.position, embedding, self.x, scale=self._config.embed_scale, early=self._model.early
+        )
         return self.x
 
     def project(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -177,7 +179,10 @@ class DeviceParts:
         both = self._model.proxy(layer)
         product, query = both[0, : self._batch].flatten(1), both[1, : self._batch]
         torch.mm(x, self._decoder.query_weight(layer).t(), out=product)
-        rotate(product, cos=self._model.cos, sin=self._model.sin, position=self.position, query=query)
+        rotate(
+            product, cos=self._model.cos, sin=self._model.sin, position=self.position, query=query,
+            early=self._model.early,
+        )  # fmt: skip
         return query
 
     def _add(self, branch: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

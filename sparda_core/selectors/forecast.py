@@ -52,7 +52,7 @@ class Forecast(ScoringDeclaration):
         self._require_trained()
         from sparda_core.selectors.device.forecast import DeviceForecast
 
-        return DeviceForecast()
+        return DeviceForecast(room)
 
     def _require_trained(self) -> None:
         if self.lead != 1:

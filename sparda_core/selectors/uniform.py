@@ -49,4 +49,4 @@ class Uniform(ScoringDeclaration):
         """The GPU half; it keeps no state."""
         from sparda_core.selectors.device.uniform import DeviceUniform
 
-        return DeviceUniform(seed=self.seed)
+        return DeviceUniform(room, seed=self.seed)

@@ -36,4 +36,4 @@ class Window(ListingDeclaration):
         """The GPU half; it keeps no state."""
         from sparda_core.selectors.device.listed import DeviceWindow
 
-        return DeviceWindow()
+        return DeviceWindow(room)

@@ -76,6 +76,18 @@ def test_comparisons_and_bars_follow_from_the_rows() -> None:
     assert not {(bar.name, bar.where): bar for bar in bars(slow)}["resident step: floor / step", "b16 128K"].met
 
 
+def test_cells_are_measured_at_every_early_asked_for_and_judged_at_none(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["bench", "decode", "--list", "--only", "forecast", "b1", "--most", "2", "--early", "0", "2"]
+    assert main(told) == 0
+    shown = capsys.readouterr().out
+    assert [shown.count(f" early {early}") for early in (0, 1, 2)] == [2, 0, 2]
+    row = rows_at(16)[0]
+    assert not bars([{**row, "early": 0}])
+    assert bars([row, {**row, "early": 0}]) == bars([row])
+    with pytest.raises(ConfigError, match="early=3"):
+        Cell(selector="forecast", runtime="resident", batch=16, context=1 << 17, early=3)
+
+
 def test_rows_are_kept_read_again_and_told_apart_by_settings(tmp_path: Path) -> None:
     cell, row = Cell(selector="forecast", runtime="resident", batch=16, context=1 << 17), rows_at(16)[0]
     store = Store(tmp_path, Settings(), "one GPU")

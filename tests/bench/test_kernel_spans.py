@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -86,6 +87,22 @@ def test_kernels_that_overlap_within_the_profilers_clock_are_set_one_after_the_o
     assert trace_events([TraceSource(timeline=timeline_of(ran, PLAN, launches, steps=STEPS), plan=PLAN)])
     with pytest.raises(RecordingError, match="before the one before it ended"):
         timeline_of([attrs.evolve(one, end_ns=one.end_ns + 5_000) for one in graph(PLAN)], PLAN, launches, steps=STEPS)
+
+
+def test_what_a_kernel_that_starts_early_waits_is_its_predecessors_time() -> None:
+    launches = launches_of(marked(PLAN), PLAN, "spin_kernel")
+    usual = timeline_of(graph(PLAN), PLAN, launches, steps=STEPS)
+    # Every kernel starts before the end of the one ahead of it.
+    ahead = [attrs.evolve(one, end_ns=one.end_ns + 400) for one in graph(PLAN)]
+    late = timeline_of(ahead, PLAN, launches, steps=STEPS, early=True)
+    assert {span.name for span in late.spans} == {span.name for span in usual.spans}
+    by_lane = {lane: [span for span in late.spans if span.lane == lane] for lane in (Lane.COMPUTE, Lane.H2D)}
+    assert all(one.end_ns <= other.start_ns for spans in by_lane.values() for one, other in pairwise(spans))
+    swapped = [
+        attrs.evolve(one, start_ns=one.start_ns - 9_000) if one.name == "head_kernel" else one for one in graph(PLAN)
+    ]
+    with pytest.raises(RecordingError):
+        timeline_of(swapped, PLAN, launches, steps=STEPS, early=True)
 
 
 def test_what_does_not_match_is_refused_and_said() -> None:

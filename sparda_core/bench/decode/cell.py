@@ -17,6 +17,7 @@ COPY_RULES = ("ours", "paper")
 LAUNCHES = ("graph", "eager")
 COPY_LAUNCHES = ("layer", "step")
 HOST_DTYPES = ("same", "fp8")
+EARLY = (0, 1, 2)
 
 
 @attrs.frozen(kw_only=True)
@@ -31,6 +32,7 @@ class Cell:
     copies          "ours": the profile's CTAs and bytes in flight; "paper": 16 CTAs, 32 from batch 32, 16 KiB each
     launches        "graph": one CUDA graph a step; "eager": every kernel launched by the host
     copy_launch     "layer": a copy kernel for each layer; "step": one that stays for the whole step, in a graph
+    early           how early small kernels start, 0, 1 or 2 (kernels/early.py); None: as early as the device can
     """
 
     selector: str
@@ -45,6 +47,7 @@ class Cell:
     copies: str = "ours"
     launches: str = "graph"
     copy_launch: str = "layer"
+    early: int | None = None
 
     def __attrs_post_init__(self) -> None:
         check_integer("batch", self.batch, 1)
@@ -55,6 +58,8 @@ class Cell:
         for name, known in known_values:
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown; known: {', '.join(known)}")
+        if self.early not in (None, *EARLY):
+            raise ConfigError(f"early={self.early!r} must be one of {', '.join(map(str, EARLY))}, or None")
         if not 0 <= self.churn <= 1:
             raise ConfigError(f"churn={self.churn} must be in [0, 1]")
         if not self.slots >= 1:
@@ -75,7 +80,7 @@ class Cell:
         """One line that names the cell, the same in every process."""
         load = f"b{self.batch} {self.context // K}K" if self.context % K == 0 else f"b{self.batch} {self.context}"
         if not self.offloads:
-            return f"{self.method} {load}{'' if self.launches == 'graph' else ' eager'}"
+            return f"{self.method} {load}{'' if self.launches == 'graph' else ' eager'}{self._early_word}"
         extras = [
             word
             for word, plain in (
@@ -84,7 +89,12 @@ class Cell:
             )
             if word != plain
         ]  # fmt: skip
-        return " ".join([f"{self.method} {load} churn {self.churn:.0%} {self.policy} x{self.slots:g}", *extras])
+        words = [f"{self.method} {load} churn {self.churn:.0%} {self.policy} x{self.slots:g}", *extras]
+        return " ".join(words) + self._early_word
+
+    @property
+    def _early_word(self) -> str:
+        return "" if self.early is None else f" early {self.early}"
 
     @property
     def told_apart(self) -> bool:

@@ -58,9 +58,13 @@ def launches_of(ran: Sequence[Ran], plan: StepPlan, marker: str) -> dict[str, tu
     return found
 
 
-def timeline_of(ran: Sequence[Ran], plan: StepPlan, launches: Mapping[str, tuple[str, ...]], *, steps: int) -> Timeline:
+def timeline_of(
+    ran: Sequence[Ran], plan: StepPlan, launches: Mapping[str, tuple[str, ...]], *, steps: int, early: bool = False
+) -> Timeline:
     """Spans of `steps` whole steps. An operation that launches nothing stands, without length, after the one before.
 
+    early  whether kernels start while the one ahead of them still runs, and wait for it (kernels/early.py): what an
+           operation waits so is told as the one's before it
     A graph's kernels are told apart by name, not by stream: where a graph runs its branches is the driver's affair.
     Raises RecordingError where the kernels are not those of `launches`, in their order.
     """
@@ -79,19 +83,20 @@ def timeline_of(ran: Sequence[Ran], plan: StepPlan, launches: Mapping[str, tuple
     spans: list[Span] = []
     for lane, ops in lanes.items():
         own = [one for one in kernels if one.name in names[lane]]
-        spans += _lane_spans(own, ops, launches, steps=steps, origin_ns=kernels[0].start_ns)
+        spans += _lane_spans(own, ops, launches, steps=steps, origin_ns=kernels[0].start_ns, early=early)
     return Timeline(label="measured", spans=tuple(spans))
 
 
 def _lane_spans(
-    kernels: Sequence[Ran], ops: Sequence[Op], launches: Mapping[str, tuple[str, ...]], *, steps: int, origin_ns: int
+    kernels: Sequence[Ran], ops: Sequence[Op], launches: Mapping[str, tuple[str, ...]], *, steps: int, origin_ns: int,
+    early: bool,
 ) -> list[Span]:  # fmt: skip
     each = sum(len(launches[op.name]) for op in ops)
     if len(kernels) != each * steps:
         raise RecordingError(
             f"lane {ops[0].lane} ran {len(kernels)} kernels in {steps} steps; one by one a step launches {each}"
         )
-    spans, at, now = [], 0, 0
+    spans, at, now, least = [], 0, 0, 0
     for step in range(steps):
         for op in ops:
             want = launches[op.name]
@@ -100,8 +105,9 @@ def _lane_spans(
             if got != want:
                 raise RecordingError(f"{op.name} of step {step} launched {got} in the graph, {want} one by one")
             start, end = (own[0].start_ns - origin_ns, own[-1].end_ns - origin_ns) if own else (now, now)
-            if start < now - SLACK_NS:
+            if start < (least if early else now) - SLACK_NS:
                 raise RecordingError(f"{op.name} of step {step} began {now - start} ns before the one before it ended")
+            least = own[-1].start_ns - origin_ns if own else least
             start = max(start, now)
             now = max(end, start)
             spans.append(

@@ -106,7 +106,7 @@ class Bench:
         options: dict[str, Any] = {
             "places": cell.batch, "tokens": cell.context + self._settings.warmup + self._settings.steps + SPARE,
             "host_dtype": cell.host_dtype, "copy_rule": cell.copies, "graph": cell.launches == "graph",
-            "copy_launch": cell.copy_launch,
+            "copy_launch": cell.copy_launch, "early": cell.early,
             "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16,
         }  # fmt: skip
         runtime: dict[str, Any] = {}

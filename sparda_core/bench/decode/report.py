@@ -53,11 +53,13 @@ def _line(row: Row) -> tuple[Any, ...]:
 
 
 class Rows:
-    """Rows by what they measure, for questions that take several."""
+    """Rows by what they measure, for questions that take several. Those with `early` set by hand answer none."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         # Rows from before there was a choice were launched by layer.
-        self._rows = [{"copy_launch": "layer", **row} for row in rows if "refused" not in row]
+        self._rows = [
+            {"copy_launch": "layer", **row} for row in rows if "refused" not in row and row.get("early") is None
+        ]
 
     def one(self, **fields: Any) -> Row | None:
         """The row whose fields have these values; None where no or several rows do."""

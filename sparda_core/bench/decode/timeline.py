@@ -48,7 +48,7 @@ def graph_timeline(session: GpuSession, *, steps: int = STEPS) -> Timeline:
 
     graph = _profiled(some)
     launches = launches_of(_profiled(lambda: _marked_step(session)), session.plan, _MARKER)
-    timeline = timeline_of(graph, session.plan, launches, steps=steps)
+    timeline = timeline_of(graph, session.plan, launches, steps=steps, early=machinery.early > 0)
     profiled_s = step_s(timeline, session.plan)
     if abs(profiled_s / plain_s - 1) > TOLERANCE:
         raise RecordingError(

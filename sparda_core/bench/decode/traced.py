@@ -50,4 +50,4 @@ class Traced(Selector):
             return inner
         played = self.trace.selections[:, self.trace.streams]  # [T, L, B, Hk, W]
         on_device = torch.from_numpy(np.ascontiguousarray(played)).to(room.device)
-        return Replaced(inner, on_device, room.tick, first=1)
+        return Replaced(inner, on_device, room.tick, first=1, early=room.early)

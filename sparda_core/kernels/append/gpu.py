@@ -22,7 +22,7 @@ from sparda_core.kernels.append.gpu_store import (
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
-from sparda_core.kernels.early import launch_early
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.strides import headed, require_contiguous_rows
 from sparda_core.shapes import BlockSpec
 
@@ -97,8 +97,7 @@ def _rotate_append_kernel(
     c = tl.load(cos + turned, mask=within, other=0.0)
     s = tl.load(sin + turned + HALF, mask=within, other=0.0)  # the first half holds the same with a minus
     line = proj + row * s_proj
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
+    wait_for_kernel_ahead(EARLY)
     if part >= HK:
         first = (part - HK) * QUERIES
         _rotate_queries(line, c, s, active, first, query + row * s_query, t_query, d, within, HQ, HALF, QUERIES)
@@ -134,7 +133,7 @@ def _rotate_append_kernel(
 @triton.jit
 def _rotate_kernel(
     proj, s_proj, cos, sin, s_table, position, query, s_query, t_query,
-    HQ: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
+    HQ: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, WIDTH)
@@ -143,6 +142,7 @@ def _rotate_kernel(
     turned = tl.maximum(here, 0).to(tl.int64) * s_table + d
     c = tl.load(cos + turned, mask=within, other=0.0)
     s = tl.load(sin + turned + HALF, mask=within, other=0.0)
+    wait_for_kernel_ahead(EARLY)
     first = tl.program_id(1) * QUERIES
     line, out = proj + row * s_proj, query + row * s_query
     _rotate_queries(line, c, s, here >= 0, first, out, t_query, d, within, HQ, HALF, QUERIES)
@@ -169,7 +169,7 @@ def rotate_append(
     ring: torch.Tensor,
     spec: BlockSpec,
     store: Store | None,
-    early: bool = False,
+    early: int = AT_END,
 ) -> None:
     """Rotate a layer's fused product, keep the key and its entry, and write K and V to `store`. One launch.
 
@@ -202,13 +202,14 @@ def rotate_append(
         *store_pointers(store, batch, heads.kv, size, spec.block),
         HQ=heads.q, HK=heads.kv, HALF=size // 2, WIDTH=padded(size // 2), HAS_NEXT=int(heads.has_next),
         HAS_OWN=int(heads.has_own), QUERIES=QUERIES, WINDOW=spec.window, WIDE=padded(spec.window), STRIDE=spec.stride,
-        BLOCK=spec.block, **store_kind(store), num_warps=_WARPS, **launch_early(early=early),
+        BLOCK=spec.block, **store_kind(store), num_warps=_WARPS, **launch_early(early),
     )  # fmt: skip
 
 
 def rotate(
-    proj: torch.Tensor, *, cos: torch.Tensor, sin: torch.Tensor, position: torch.Tensor, query: torch.Tensor
-) -> None:
+    proj: torch.Tensor, *, cos: torch.Tensor, sin: torch.Tensor, position: torch.Tensor, query: torch.Tensor,
+    early: int = AT_END,
+) -> None:  # fmt: skip
     """Rotate queries alone: proj [B, Hq * D] -> query [B, Hq, D]; the rest as in `rotate_append`. One launch."""
     batch, heads, size = query.shape
     require_shape(proj, "proj", B=batch, F=heads * size)
@@ -219,7 +220,7 @@ def rotate(
     require_contiguous_rows(proj=proj, cos=cos, sin=sin, position=position, query=query)
     _rotate_kernel[(batch, triton.cdiv(heads, QUERIES))](
         proj, proj.stride(0), cos, sin, cos.stride(0), position, *headed(query),
-        HQ=heads, HALF=size // 2, WIDTH=padded(size // 2), QUERIES=QUERIES, num_warps=_WARPS,
+        HQ=heads, HALF=size // 2, WIDTH=padded(size // 2), QUERIES=QUERIES, num_warps=_WARPS, **launch_early(early),
     )  # fmt: skip
 
 

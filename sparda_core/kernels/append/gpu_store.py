@@ -12,6 +12,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.kernels.append.store import Store
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.strides import headed, require_contiguous_rows
 from sparda_core.kernels.tables import Paged
 
@@ -70,23 +71,30 @@ def _append_kernel(
     key, s_key, t_key, value, s_value, t_value, position,
     array, where, s_where, t_where, host, host_table, s_host, t_host,
     HALF: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PLACE: tl.constexpr, PAGE_BLOCKS: tl.constexpr,
-    THROUGH: tl.constexpr, HOST_PAGE_BLOCKS: tl.constexpr,
+    THROUGH: tl.constexpr, HOST_PAGE_BLOCKS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     d = tl.arange(0, WIDTH)
     within = d < HALF
     k = key + row * s_key + head * t_key + d
     v = value + row * s_value + head * t_value + d
+    here = tl.load(position + row)
+    wait_for_kernel_ahead(EARLY)
     store_token(
-        tl.load(position + row), row, head, tl.load(k, mask=within), tl.load(k + HALF, mask=within),
+        here, row, head, tl.load(k, mask=within), tl.load(k + HALF, mask=within),
         tl.load(v, mask=within), tl.load(v + HALF, mask=within), d, within,
         array, where, s_where, t_where, host, host_table, s_host, t_host,
         HALF, BLOCK, PLACE, PAGE_BLOCKS, THROUGH, HOST_PAGE_BLOCKS,
     )  # fmt: skip
 
 
-def append_tokens(key: torch.Tensor, value: torch.Tensor, position: torch.Tensor, store: Store) -> None:
-    """Write K and V [B, Hk, D] of one token a place (position int32 [B], -1 writes nothing) to `store`. One launch."""
+def append_tokens(
+    key: torch.Tensor, value: torch.Tensor, position: torch.Tensor, store: Store, *, early: int = AT_END
+) -> None:
+    """Write K and V [B, Hk, D] of one token a place (position int32 [B], -1 writes nothing) to `store`. One launch.
+
+    early  see `kernels.early`
+    """
     batch, heads, size = key.shape
     require_shape(value, "value", B=batch, Hk=heads, D=size)
     require_shape(position, "position", B=batch)
@@ -96,6 +104,7 @@ def append_tokens(key: torch.Tensor, value: torch.Tensor, position: torch.Tensor
     _append_kernel[(batch, heads)](
         *headed(key), *headed(value), position, *store_pointers(store, batch, heads, size, block),
         HALF=size // 2, WIDTH=padded(size // 2), BLOCK=block, **store_kind(store), num_warps=1,
+        **launch_early(early),
     )  # fmt: skip
 
 

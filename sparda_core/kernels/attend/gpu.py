@@ -128,7 +128,7 @@ def _launch(
         )
     find = ALL if blocks_list is None else SLOTS if table is None else PAGES
     # A tile waits for its block's id, that of a paged layer for its page too: each is a step of the pipeline.
-    stages = 1 + tuning.depth * (3 if table is not None and blocks_list is not None else 2)
+    stages = 1 + cut.depth * (3 if table is not None and blocks_list is not None else 2)
     ids, by_row, rooms = (t if t is not None else position for t in (blocks_list, counts, table))
     attend_kernel[(pairs, splits)](
         q, array, ids, by_row, rooms, position, out, scratch.mixed, scratch.stats, scratch.arrived,
@@ -137,7 +137,7 @@ def _launch(
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=cut.tokens,
         JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages, EARLY=early > 0,
-        TELL=scratch.early and not cut.join, num_warps=max(tuning.warps, padded(group, 16) // 16),
+        TELL=scratch.early and not cut.join, num_warps=max(cut.warps, min(16, padded(group, 16) * wide // 1024)),
         **_launched(early > 0),
     )  # fmt: skip
     if not cut.join:

@@ -17,6 +17,7 @@ from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
 from sparda_core.kernels.diff.gpu_victims import LAST, LRU, SCORE, victims
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
 from sparda_core.kernels.topk.gpu import check_choice, choose_options, choose_row, choose_warps, require_dtypes
 from sparda_core.kernels.topk.gpu_ranking import tile_of
@@ -87,10 +88,11 @@ def _diff_kernel(
     arrived, W, S, M,
     ARRIVE: tl.constexpr, CHOOSE: tl.constexpr, BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr,
     TILE: tl.constexpr, PAGE: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, POLICY: tl.constexpr,
-    BUDGET: tl.constexpr,
+    BUDGET: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     at = tl.load(position + i_b)
+    wait_for_kernel_ahead(EARLY)
     scores += i_b * scores_b + i_h * scores_h
     blocks += i_b * blocks_b + i_h * blocks_h
     if CHOOSE:
@@ -113,7 +115,8 @@ def _diff_kernel(
 
 def diff_slots(
     choice: Choice, position: torch.Tensor, slots: DeviceSlots, host: Paged, policy: str,
-    scores: torch.Tensor | None, tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None = None,
+    scores: torch.Tensor | None, tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None = None, *,
+    early: int = AT_END,
 ) -> None:  # fmt: skip
     """Give every selected block a slot and list those that must be moved: `diff.reference.diff_slots`, slot for slot.
 
@@ -127,6 +130,7 @@ def diff_slots(
     diff      written. The list grows from `count` on; a block that this step's token opens is not in it
     arrived   int32 [1], or None: each of the B x Hk programs adds 1 when its part of the list is written, for a copy
               that runs already (gather/gpu_layers.py)
+    early     see `kernels.early`; position must not be the previous kernel's doing
 
     Axes before the last may have any stride. Raises ConfigError where something does not fit, CapacityError for
     fewer slots than the budget.
@@ -136,12 +140,15 @@ def diff_slots(
         raise ConfigError("policy='score' needs the scores of the selection; other policies need none")
     _check(choice, position, slots, host, tick, diff, arrived)
     _check_scores(scores, choice, slots)
-    _launch(choice, position, slots, host, scores, tick, diff, arrived, options | _NO_CHOICE, warps=_warps(options))
+    _launch(
+        choice, position, slots, host, scores, tick, diff, arrived, options | _NO_CHOICE, warps=_warps(options),
+        early=early,
+    )  # fmt: skip
 
 
 def choose_and_diff(
     scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec, choice: Choice, slots: DeviceSlots, host: Paged,
-    policy: str, tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None = None,
+    policy: str, tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None = None, *, early: int = AT_END,
 ) -> None:  # fmt: skip
     """`topk.gpu.choose_blocks`, then `diff_slots`, in one launch; the same results."""
     check_choice(scores, position, spec, choice)
@@ -153,7 +160,7 @@ def choose_and_diff(
     chosen = choose_options(scores.shape[2], spec)
     _launch(
         choice, position, slots, host, scores, tick, diff, arrived, {"CHOOSE": True} | options | chosen,
-        warps=max(_warps(options), choose_warps(chosen["TILE"])),
+        warps=max(_warps(options), choose_warps(chosen["TILE"])), early=early,
     )  # fmt: skip
 
 
@@ -182,6 +189,7 @@ def _warps(options: dict[str, Any]) -> int:
 def _launch(
     choice: Choice, position: torch.Tensor, slots: DeviceSlots, host: Paged, scores: torch.Tensor | None,
     tick: torch.Tensor, diff: DeviceDiff, arrived: torch.Tensor | None, options: dict[str, Any], *, warps: int,
+    early: int,
 ) -> None:  # fmt: skip
     ranks = scores if scores is not None else slots.held  # any pointer: only "score" and a choice read it
     _diff_kernel[choice.counts.shape](
@@ -190,7 +198,7 @@ def _launch(
         *_by_head(diff.physical), *_by_row(diff.tail), *_by_row(diff.misses), *_by_row(diff.opened),
         diff.source, diff.target, diff.count, diff.count if arrived is None else arrived,
         choice.blocks.shape[2], slots.held.shape[2], slots.where.shape[2],
-        ARRIVE=arrived is not None, **options, num_warps=warps,
+        ARRIVE=arrived is not None, **options, num_warps=warps, **launch_early(early),
     )  # fmt: skip
 
 

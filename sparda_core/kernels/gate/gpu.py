@@ -8,7 +8,7 @@ import triton.language as tl
 
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import require_device
-from sparda_core.kernels.early import launch_early
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.gate.work import TILE
 from sparda_core.kernels.strides import require_contiguous_rows
 
@@ -22,8 +22,7 @@ def _gate_kernel(gate_up, s_in, out, s_out, N: tl.constexpr, TILE: tl.constexpr,
     d = tl.program_id(1) * TILE + tl.arange(0, TILE)
     within = d < N
     kind = out.dtype.element_ty
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
+    wait_for_kernel_ahead(EARLY)
     gate = tl.load(gate_up + row * s_in + d, mask=within, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * s_in + N + d, mask=within, other=0.0).to(tl.float32)
     small = tl.exp(-tl.abs(gate))  # never overflows
@@ -31,7 +30,7 @@ def _gate_kernel(gate_up, s_in, out, s_out, N: tl.constexpr, TILE: tl.constexpr,
     tl.store(out + row * s_out + d, (opened * up).to(kind), mask=within)
 
 
-def silu_gate(gate_up: torch.Tensor, out: torch.Tensor, *, early: bool = False) -> None:
+def silu_gate(gate_up: torch.Tensor, out: torch.Tensor, *, early: int = AT_END) -> None:
     """See `gate.reference.silu_gate`: gate_up [B, 2 * ffn], out [B, ffn] of its dtype. One launch.
 
     early  see `kernels.early`
@@ -41,7 +40,7 @@ def silu_gate(gate_up: torch.Tensor, out: torch.Tensor, *, early: bool = False) 
     require_device(gate_up=gate_up, out=out)
     require_contiguous_rows(gate_up=gate_up, out=out)
     _gate_kernel[grid(batch, ffn)](
-        gate_up, gate_up.stride(0), out, out.stride(0), N=ffn, TILE=TILE, num_warps=_WARPS, **launch_early(early=early)
+        gate_up, gate_up.stride(0), out, out.stride(0), N=ffn, TILE=TILE, num_warps=_WARPS, **launch_early(early)
     )
 
 

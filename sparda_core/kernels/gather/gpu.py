@@ -16,7 +16,7 @@ import triton.language as tl
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
-from sparda_core.kernels.device import require_device
+from sparda_core.kernels.device import INTERPRETED, require_device
 from sparda_core.kernels.gather.runs import FLOAT8_TUNING, CopyTuning, check_ctas, cut_runs
 from sparda_core.kernels.quantise.gpu import from_e4m3, has_e4m3, require_host
 
@@ -36,7 +36,7 @@ def _place(
 ):  # fmt: skip
     """Where runs lie in their blocks, WIDE values for each word of a run, and which of them exist."""
     o_run = i_r % PER * (RUN * WIDE)
-    # A thread loads as many codes at a time as the values it stores at a time: nothing changes hands in between.
+    # What a thread loads at a time is what it stores, at a time or two: nothing changes hands in between.
     o_w = tl.max_contiguous(tl.arange(0, RUN * WIDE), LANE)
     o_vw = (tl.arange(0, HALVES) * (WORDS * WIDE))[None, :, None] + o_w[None, None, :]
     m_rvw = (i_r < runs)[:, None, None]
@@ -60,30 +60,78 @@ def _fetch(
 
 
 @triton.jit
+def _warm(
+    source, i_s, i_r, runs, s_n,
+    RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, WARM: tl.constexpr, THREADS: tl.constexpr,
+):  # fmt: skip
+    """Ask for a line of every WARM words of runs that come next: a thread a line, and nobody waits for it."""
+    if WARM > 0:
+        o_w = tl.arange(0, THREADS // ROWS) * WARM
+        p_rw = (source + i_s.to(tl.int64) * s_n + i_r % PER * RUN)[:, None] + o_w[None, :]
+        m_rw = ((i_r < runs)[:, None] & (o_w < RUN)[None, :]).to(tl.int32)
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, $2; }", "=r,l,r",
+            [p_rw.to(tl.int64), m_rw], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def _codes_of(words):
+    """The four float8 codes of each word, [..., 2, 2]."""
+    even, odd = tl.join(words, words >> 16), tl.join(words >> 8, words >> 24)
+    return tl.join(even, odd).to(tl.uint8)
+
+
+@triton.jit
+def _put_pairs(
+    target, b_rvqb, scale, i_t, i_r, runs, s_n, FIRST: tl.constexpr,
+    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Pairs of words [ROWS, 2, RUN // 4, 2]: 8 values each, from the FIRST of every 16 on."""
+    ROWS: tl.constexpr = b_rvqb.shape[0]
+    o_run = i_r % PER * (RUN * 4)
+    o_qc = tl.arange(0, RUN // 4)[:, None] * 16 + FIRST + tl.arange(0, 8)[None, :]
+    o_vqc = (tl.arange(0, 2) * (WORDS * 4))[:, None, None] + o_qc[None, :, :]
+    m_rvqc = (i_r < runs)[:, None, None, None]
+    if WORDS % RUN != 0:
+        m_rvqc = m_rvqc & (o_run[:, None, None, None] + o_qc[None, None, :, :] < WORDS * 4)
+    values = from_e4m3(tl.reshape(_codes_of(b_rvqb), [ROWS, 2, RUN // 4, 8]), NATIVE) * scale[:, :, None, None]
+    p_rvqc = (target + i_t.to(tl.int64) * s_n + o_run)[:, None, None, None] + o_vqc[None, :, :, :]
+    tl.store(p_rvqc, values.to(target.dtype.element_ty), mask=m_rvqc)
+
+
+@triton.jit
 def _put(
     target, b_rvw, scale, i_t, i_r, runs, s_n,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, HALVES: tl.constexpr, LANE: tl.constexpr,
     NATIVE: tl.constexpr,
 ):  # fmt: skip
     """Runs to their blocks, float8 ones widened. A word holds four codes till then: bytes would take registers each."""
-    WIDE: tl.constexpr = 4 if HALVES == 2 else 1
-    p_rvw, m_rvw = _place(target, i_t, i_r, runs, s_n, WORDS, RUN, PER, HALVES, LANE, WIDE)
-    if HALVES == 2:
-        even, odd = tl.join(b_rvw, b_rvw >> 16), tl.join(b_rvw >> 8, b_rvw >> 24)
-        codes = tl.reshape(tl.join(even, odd), p_rvw.shape).to(tl.uint8)
-        b_rvw = (from_e4m3(codes, NATIVE) * scale[:, :, None]).to(target.dtype.element_ty)
-    tl.store(p_rvw, b_rvw, mask=m_rvw)
+    if HALVES == 2 and LANE == 8:
+        # A thread has 16 codes of 16 bytes, hence two stores of 16 bytes: each takes every other pair of words.
+        b_rvqba = tl.permute(tl.reshape(b_rvw, [b_rvw.shape[0], 2, RUN // 4, 2, 2]), (0, 1, 2, 4, 3))
+        first, second = tl.split(b_rvqba)
+        _put_pairs(target, first, scale, i_t, i_r, runs, s_n, 0, WORDS, RUN, PER, NATIVE)
+        _put_pairs(target, second, scale, i_t, i_r, runs, s_n, 8, WORDS, RUN, PER, NATIVE)
+    elif HALVES == 2:
+        p_rvw, m_rvw = _place(target, i_t, i_r, runs, s_n, WORDS, RUN, PER, HALVES, LANE, 4)
+        values = from_e4m3(tl.reshape(_codes_of(b_rvw), p_rvw.shape), NATIVE) * scale[:, :, None]
+        tl.store(p_rvw, values.to(target.dtype.element_ty), mask=m_rvw)
+    else:
+        p_rvw, m_rvw = _place(target, i_t, i_r, runs, s_n, WORDS, RUN, PER, HALVES, LANE, 1)
+        tl.store(p_rvw, b_rvw, mask=m_rvw)
 
 
 @triton.jit
 def copy_list(
     source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr,
+    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr, WARM: tl.constexpr = 0,
 ):  # fmt: skip
     """One program's share of a list of `blocks` blocks.
 
     1, 2 or 4 parts of ROWS runs: a part is stored and filled again while the loads of the others are under way.
+    WARM > 0, in one part: a line of every WARM words of the next runs is asked for before the values of these arrive.
     """
     runs = blocks * PER
     step = tl.num_programs(0) * ROWS
@@ -109,6 +157,7 @@ def copy_list(
         if PARTS == 4:
             s_2, u_2 = _ids_of(source_ids, target_ids, n_0 + 2 * step, runs, PER)
             s_3, u_3 = _ids_of(source_ids, target_ids, n_0 + 3 * step, runs, PER)
+        _warm(source, s_0, n_0, runs, s_source, RUN, PER, ROWS, WARM, 1024)
         _put(target, b_0, c_0, t_0, r_0, runs, s_target, WORDS, RUN, PER, HALVES, STORES, NATIVE)
         b_0, c_0 = _fetch(source, scales, s_0, n_0, runs, s_source, WORDS, RUN, PER, HALVES, LOADS)
         t_0 = u_0
@@ -131,12 +180,12 @@ def copy_list(
 def _gather_kernel(
     source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr,
+    HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr, WARM: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.minimum(tl.load(count), most)
     copy_list(
         source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
-        WORDS, RUN, PER, ROWS, PARTS, HALVES, LOADS, STORES, NATIVE,
+        WORDS, RUN, PER, ROWS, PARTS, HALVES, LOADS, STORES, NATIVE, WARM,
     )  # fmt: skip
 
 
@@ -169,7 +218,8 @@ def gather_blocks(
     words, slots = block_words(source), target if scales is not None else block_words(target)
     _gather_kernel[(ctas,)](
         words, slots, words if scales is None else scales, source_ids, target_ids, count, source_ids.shape[0],
-        words.stride(0), slots.stride(0), **copy_options(source, target, in_flight_bytes, tuning),
+        words.stride(0), slots.stride(0), WARM=0 if tuning is None or INTERPRETED else tuning.warm // 4,
+        **copy_options(source, target, in_flight_bytes, tuning),
     )  # fmt: skip
 
 
@@ -180,7 +230,7 @@ def copy_options(
     values, float8 = 2 * source.shape[-2] * source.shape[-1], source.dtype != target.dtype
     if float8:
         runs = cut_runs(values, in_flight_bytes, halves=2, tuning=tuning or FLOAT8_TUNING)
-        loads, stores = 4 // target.element_size(), 16 // target.element_size()
+        loads, stores = 4 if target.element_size() == 2 else 1, 16 // target.element_size()
     else:
         runs = cut_runs(values * source.element_size(), in_flight_bytes, tuning=tuning)
         loads, stores = 4, 4

@@ -23,14 +23,17 @@ class CopyTuning:
 
     parts  1, 2 or 4: how the bytes in flight are cut, so that one part is stored while the others load
     warps  of a thread block; None: as many as its bytes in flight keep busy
+    warm   bytes between lines of the next runs that are asked for ahead (for their addresses' translations, or, at 128,
+           for their values); 0: none. Plain copies in one part only
     """
 
     parts: int = 1
     warps: int | None = None
+    warm: int = 0
 
 
-#: For float8: half the warps have twice the registers each, which widening needs (no spills at 128 KiB).
-FLOAT8_TUNING = CopyTuning(parts=4, warps=16)
+#: For float8, whose widening passes through shared memory in step: one half is widened while the other loads.
+FLOAT8_TUNING = CopyTuning(parts=2, warps=32)
 
 
 @attrs.frozen(kw_only=True)

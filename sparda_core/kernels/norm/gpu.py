@@ -8,7 +8,7 @@ import triton.language as tl
 
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
-from sparda_core.kernels.early import launch_early
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.strides import require_contiguous_rows
 
 
@@ -19,14 +19,13 @@ def _norm_kernel(x, s_x, weight, out, s_out, eps, N: tl.constexpr, WIDTH: tl.con
     within = d < N
     kind = out.dtype.element_ty
     scale = tl.load(weight + d, mask=within, other=0.0).to(tl.float32)
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
+    wait_for_kernel_ahead(EARLY)
     wide = tl.load(x + row * s_x + d, mask=within, other=0.0).to(tl.float32)
     normed = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / N + eps)
     tl.store(out + row * s_out + d, (normed.to(kind).to(tl.float32) * scale).to(kind), mask=within)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, eps: float, early: bool = False) -> None:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, eps: float, early: int = AT_END) -> None:
     """See `norm.reference.rms_norm`: x [B, hidden], weight [hidden], out [B, hidden] of x's dtype. One launch.
 
     early  see `kernels.early`
@@ -38,7 +37,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, eps: f
     width = padded(x.shape[1], 32)
     _norm_kernel[grid(x.shape[0])](
         x, x.stride(0), weight, out, out.stride(0), eps, N=x.shape[1], WIDTH=width,
-        num_warps=warps(width), **launch_early(early=early),
+        num_warps=warps(width), **launch_early(early),
     )  # fmt: skip
 
 

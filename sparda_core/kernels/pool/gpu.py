@@ -9,12 +9,14 @@ import triton.language as tl
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device, sm_count
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.pool import tiles
 
 
 def pooled_dots(
     query: torch.Tensor, keys: torch.Tensor, position: torch.Tensor, out: torch.Tensor, *,
     block: int, window: int, stride: int, unseen: int, scale: float = 1.0,
+    early: int = AT_END,
 ) -> None:  # fmt: skip
     """Score every block up to each row's current one by its best key; one launch, every key read once.
 
@@ -25,6 +27,7 @@ def pooled_dots(
               stride, among those whose last token is at or before position - unseen (a NaN product does not
               count); -inf without one. Blocks after the current one are left as they are.
     block     tokens a block, a multiple of `stride`
+    early     see `kernels.early`; position must not be the previous kernel's doing, nor keys, where unseen > 0
     Last axes must be contiguous, leading strides are free. Raises ConfigError on what does not fit.
     """
     heads = check_scoring(query, keys, position, out)
@@ -35,7 +38,7 @@ def pooled_dots(
         query, keys, position, out, query.stride(0), query.stride(1), *keys.stride()[:3], out.stride(0), out.stride(1),
         keys.shape[2], blocks, unseen, scale, HEADS=heads, GROUP=group, GROUP_PAD=padded(group), WIDTH=width,
         WIDTH_PAD=padded(width), REACH=reach, REACH_PAD=padded(reach), WINDOW=window, STRIDE=stride, TILE=tile,
-        num_warps=tiles.WARPS,
+        OLD=int(unseen > 0), num_warps=tiles.WARPS, **launch_early(early),
     )  # fmt: skip
 
 
@@ -89,32 +92,36 @@ def _pooled_dots_kernel(
     query, keys, position, out, query_b, query_h, keys_b, keys_h, keys_n, out_b, out_h, held, blocks, unseen, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
     REACH: tl.constexpr, REACH_PAD: tl.constexpr, WINDOW: tl.constexpr, STRIDE: tl.constexpr, TILE: tl.constexpr,
+    OLD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b = (tl.program_id(1) // HEADS).to(tl.int64)
     i_h = (tl.program_id(1) % HEADS).to(tl.int64)
     first = tl.program_id(0) * TILE
     at = tl.load(position + i_b)
+    if OLD == 0:
+        wait_for_kernel_ahead(EARLY)
+    visible = visible_keys(at, unseen, held, WINDOW, STRIDE)  # none in an inactive place
+    o_d = tl.arange(0, WIDTH_PAD)
+    m_d = o_d < WIDTH
+    p_keys = keys + i_b * keys_b + i_h * keys_h
+    o_b = first + tl.arange(0, TILE)
+    o_r = tl.arange(0, REACH_PAD)
+    o_n = o_b[:, None] * REACH + o_r[None, :]
+    m_n = (o_r < REACH)[None, :] & (o_n < visible)
+    p_tile = p_keys + (o_n.to(tl.int64) * keys_n)[:, :, None] + o_d[None, None, :]
+    b_keys = tl.load(p_tile, mask=m_n[:, :, None] & m_d[None, None, :], other=0.0)  # [TILE, REACH_PAD, WIDTH_PAD]
+    # The key before the tile reaches into its first block: read here once more, alone.
+    edge = first * REACH - 1
+    m_edge = (edge >= 0) & (edge < visible)
+    b_key = tl.load(p_keys + edge.to(tl.int64) * keys_n + o_d, mask=m_edge & m_d, other=0.0)
+    if OLD > 0:
+        # Keys that lack the newest tokens were complete a step ago: only the query is the kernel ahead's.
+        wait_for_kernel_ahead(EARLY)
     if (at >= 0) & (first * (REACH * STRIDE) <= at):
-        visible = visible_keys(at, unseen, held, WINDOW, STRIDE)
-        o_d = tl.arange(0, WIDTH_PAD)
-        m_d = o_d < WIDTH
         o_g = tl.arange(0, GROUP_PAD)
         p_query = query + i_b * query_b + (i_h * GROUP + o_g)[:, None] * query_h + o_d[None, :]
         b_query = tl.load(p_query, mask=(o_g < GROUP)[:, None] & m_d[None, :], other=0.0).to(tl.float32)
         b_query = tl.sum(b_query, axis=0) * scale  # [WIDTH_PAD]
-
-        p_keys = keys + i_b * keys_b + i_h * keys_h
-        o_b = first + tl.arange(0, TILE)
-        o_r = tl.arange(0, REACH_PAD)
-        o_n = o_b[:, None] * REACH + o_r[None, :]
-        m_n = (o_r < REACH)[None, :] & (o_n < visible)
-        p_tile = p_keys + (o_n.to(tl.int64) * keys_n)[:, :, None] + o_d[None, None, :]
-        b_keys = tl.load(p_tile, mask=m_n[:, :, None] & m_d[None, None, :], other=0.0)  # [TILE, REACH_PAD, WIDTH_PAD]
-        # The key before the tile reaches into its first block: read here once more, alone.
-        edge = first * REACH - 1
-        m_edge = (edge >= 0) & (edge < visible)
-        b_key = tl.load(p_keys + edge.to(tl.int64) * keys_n + o_d, mask=m_edge & m_d, other=0.0)
-
         b_score = known(tl.sum(b_keys.to(tl.float32) * b_query[None, None, :], axis=2), m_n)
         b_edge = known(tl.sum(b_key.to(tl.float32) * b_query, axis=0), m_edge)
         b_best = best_of_blocks(b_score, b_edge, REACH)

@@ -9,6 +9,7 @@ import triton.language as tl
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.tables import Paged
 from sparda_core.shapes import BlockSpec
 
@@ -55,11 +56,12 @@ def from_e4m3(code, NATIVE: tl.constexpr):
 def _quantise_kernel(
     array, tail, position, host, table, scales, s_n, s_kv, s_t, s_hn, s_hkv, s_ht, s_lb, s_lh, s_tb, s_th,
     HEADS: tl.constexpr, BLOCK: tl.constexpr, BP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    PAGE: tl.constexpr, NATIVE: tl.constexpr,
+    PAGE: tl.constexpr, NATIVE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_pair, i_kv = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i_b, i_h = i_pair // HEADS, i_pair % HEADS
     at = tl.load(position + i_b)
+    wait_for_kernel_ahead(EARLY)
     if (at >= 0) & (at % BLOCK == BLOCK - 1):
         i_n = tl.load(tail + i_b * s_lb + i_h * s_lh).to(tl.int64)
         i_block = at // BLOCK
@@ -80,14 +82,16 @@ def _quantise_kernel(
 
 
 def quantise_closed(
-    array: torch.Tensor, tail: torch.Tensor, position: torch.Tensor, host: Paged, spec: BlockSpec
-) -> None:
+    array: torch.Tensor, tail: torch.Tensor, position: torch.Tensor, host: Paged, spec: BlockSpec, *,
+    early: int = AT_END,
+) -> None:  # fmt: skip
     """Blocks that this step's token has filled go to the host copy, in float8, from the slots they lie in.
 
     array     [n, 2, block, D], slots; the token's K and V are there already
     tail      int32 [B, Hk], index into array of each row's current block
     position  int32 [B]; a row whose token is not the last of its block writes nothing, nor does a place of -1
     host      codes of e4m3 as uint8 in pinned memory, and float32 scales [n, 2] on the device: both are written
+    early     see `kernels.early`; position must not be the previous kernel's doing
     Scales and codes are those of `quantise.reference.quantise_blocks`, bit for bit. Until a block is full, its slot is
     the only place that has it. Raises ConfigError on shapes, dtypes or devices that do not fit.
     """
@@ -110,7 +114,7 @@ def quantise_closed(
         array, tail, position, host.array, host.table, host.scales,
         *array.stride()[:3], *host.array.stride()[:3], tail.stride(0), tail.stride(1), *host.table.stride()[:2],
         HEADS=heads, BLOCK=spec.block, BP=tall, D=width, DP=wide, PAGE=host.page_blocks, NATIVE=has_e4m3(device),
-        num_warps=max(4, min(16, tall * wide // 2048)),
+        num_warps=max(4, min(16, tall * wide // 2048)), **launch_early(early),
     )  # fmt: skip
 
 

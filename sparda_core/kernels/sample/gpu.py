@@ -14,6 +14,7 @@ import triton.language as tl
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.sample.work import SPLIT
 from sparda_core.kernels.strides import require_contiguous_rows
 
@@ -65,9 +66,12 @@ def _clean(x):
 
 
 @triton.jit
-def _split_kernel(logits, s_logits, best, s_best, where, s_where, V: tl.constexpr, SPLIT: tl.constexpr):
+def _split_kernel(
+    logits, s_logits, best, s_best, where, s_where, V: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr
+):
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     v = part * SPLIT + tl.arange(0, SPLIT)
+    wait_for_kernel_ahead(EARLY)
     x = _clean(tl.load(logits + row * s_logits + v, mask=v < V, other=float("-inf")))
     top, first = _first_best(x, v, _NEVER)
     tl.store(best + row * s_best + part, top)
@@ -75,9 +79,12 @@ def _split_kernel(logits, s_logits, best, s_best, where, s_where, V: tl.constexp
 
 
 @triton.jit
-def _combine_kernel(best, s_best, where, s_where, out, SPLITS: tl.constexpr, WIDTH: tl.constexpr):
+def _combine_kernel(
+    best, s_best, where, s_where, out, SPLITS: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, WIDTH)
+    wait_for_kernel_ahead(EARLY)
     # `first` is an id where the split lies first among equals: ids grow with the split.
     x = tl.load(best + row * s_best + part, mask=part < SPLITS, other=float("-inf"))
     ids = tl.load(where + row * s_where + part, mask=part < SPLITS, other=_NEVER)
@@ -133,8 +140,11 @@ def _nucleus_kernel(
         tl.store(out + row, tl.load(ids + row * s_ids + place))
 
 
-def greedy(logits: torch.Tensor, out: torch.Tensor, scratch: SampleScratch) -> None:
-    """See `sample.reference.greedy`: logits float32 [B, vocab], out int64 [B]. Two launches."""
+def greedy(logits: torch.Tensor, out: torch.Tensor, scratch: SampleScratch, *, early: int = AT_END) -> None:
+    """See `sample.reference.greedy`: logits float32 [B, vocab], out int64 [B]. Two launches.
+
+    early  see `kernels.early`
+    """
     batch, vocab = logits.shape
     best, where = scratch.best[:batch], scratch.where[:batch]
     splits = triton.cdiv(vocab, SPLIT)
@@ -143,11 +153,13 @@ def greedy(logits: torch.Tensor, out: torch.Tensor, scratch: SampleScratch) -> N
     require_device(logits=logits, out=out, best=best)
     require_contiguous_rows(logits=logits, out=out)
     _split_kernel[grid(batch, vocab)](
-        logits, logits.stride(0), best, best.stride(0), where, where.stride(0), V=vocab, SPLIT=SPLIT, num_warps=8
-    )
+        logits, logits.stride(0), best, best.stride(0), where, where.stride(0), V=vocab, SPLIT=SPLIT, num_warps=8,
+        **launch_early(early),
+    )  # fmt: skip
     _combine_kernel[(batch,)](
-        best, best.stride(0), where, where.stride(0), out, SPLITS=splits, WIDTH=padded(splits), num_warps=1
-    )
+        best, best.stride(0), where, where.stride(0), out, SPLITS=splits, WIDTH=padded(splits), num_warps=1,
+        **launch_early(early),
+    )  # fmt: skip
 
 
 def sample_tokens(

@@ -9,13 +9,14 @@ import triton.language as tl
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.pool.gpu import pooled_dots
 from sparda_core.shapes import BlockSpec
 
 
 def proxy_block_scores(
     query: torch.Tensor, partial: torch.Tensor, position: torch.Tensor, spec: BlockSpec, unseen: int, scale: float,
-    out: torch.Tensor,
+    out: torch.Tensor, *, early: int = AT_END,
 ) -> None:  # fmt: skip
     """See `score_proxy.reference.proxy_block_scores`, for one query a row; one launch.
 
@@ -24,13 +25,16 @@ def proxy_block_scores(
     position  int32 [B]; -1: nothing is written for the place
     unseen    newest tokens whose partial keys are not there yet
     out       float32 [B, Hk, M], written up to each row's current block and no further
+    early     see `pool.gpu.pooled_dots`
     Products and sums in float32. Raises ConfigError on what does not fit.
     """
-    pooled_dots(query, partial, position, out, block=spec.block, window=1, stride=1, unseen=unseen, scale=scale)
+    pooled_dots(
+        query, partial, position, out, block=spec.block, window=1, stride=1, unseen=unseen, scale=scale, early=early
+    )
 
 
 def project_query(
-    query: torch.Tensor, projection: torch.Tensor, position: torch.Tensor, out: torch.Tensor
+    query: torch.Tensor, projection: torch.Tensor, position: torch.Tensor, out: torch.Tensor, *, early: int = AT_END
 ) -> None:
     """Each group's summed query in the kept channels; one launch.
 
@@ -38,28 +42,32 @@ def project_query(
     projection  [B, Hk, D, w], each place's own
     position    int32 [B]; -1: nothing is written for the place
     out         float32 [B, Hk, w]
+    early       see `kernels.early`; position must not be the previous kernel's doing
     """
     require_shape(out, "out", B=query.shape[0], Hk=projection.shape[1], w=projection.shape[3])
-    _project(query, projection, position, out, (out.stride(0), out.stride(1), 0))
+    _project(query, projection, position, out, (out.stride(0), out.stride(1), 0), early)
 
 
-def project_keys(key: torch.Tensor, projection: torch.Tensor, position: torch.Tensor, partial: torch.Tensor) -> None:
+def project_keys(
+    key: torch.Tensor, projection: torch.Tensor, position: torch.Tensor, partial: torch.Tensor, *, early: int = AT_END
+) -> None:
     """Append the new tokens' keys in the kept channels: partial[b, h, position[b]]; one launch.
 
     key         [B, Hk, D], post-RoPE
     projection  [B, Hk, D, w], each place's own
     position    int32 [B], less than N; -1: nothing is written for the place
     partial     [B, Hk, N, w], written at each row's position and nowhere else
+    early       see `project_query`
     """
     require_shape(key, "key", B=None, Hk=partial.shape[1], D=projection.shape[2])
     require_shape(partial, "partial", B=key.shape[0], Hk=None, N=None, w=projection.shape[3])
     strides = partial.stride()
-    _project(key, projection, position, partial, (strides[0], strides[1], strides[2]))
+    _project(key, projection, position, partial, (strides[0], strides[1], strides[2]), early)
 
 
 def _project(
     vectors: torch.Tensor, projection: torch.Tensor, position: torch.Tensor, out: torch.Tensor,
-    out_strides: tuple[int, int, int],
+    out_strides: tuple[int, int, int], early: int,
 ) -> None:  # fmt: skip
     places, heads, width, channels = projection.shape
     require_shape(vectors, "vectors", B=places, H=None, D=width)
@@ -75,6 +83,7 @@ def _project(
         vectors, projection, position, out, vectors.stride(0), vectors.stride(1), *projection.stride()[:3],
         *out_strides, HEADS=heads, GROUP=group, GROUP_PAD=padded(group), WIDTH=width, WIDTH_PAD=padded(width),
         CHANNELS=channels, CHANNELS_PAD=padded(channels), num_warps=4,
+        **launch_early(early),
     )  # fmt: skip
 
 
@@ -82,11 +91,12 @@ def _project(
 def _project_kernel(
     vectors, projection, position, out, vectors_b, vectors_h, projection_b, projection_h, projection_d,
     out_b, out_h, out_n, HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr,
-    WIDTH_PAD: tl.constexpr, CHANNELS: tl.constexpr, CHANNELS_PAD: tl.constexpr,
+    WIDTH_PAD: tl.constexpr, CHANNELS: tl.constexpr, CHANNELS_PAD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b = (tl.program_id(0) // HEADS).to(tl.int64)
     i_h = (tl.program_id(0) % HEADS).to(tl.int64)
     at = tl.load(position + i_b).to(tl.int64)
+    wait_for_kernel_ahead(EARLY)
     if at >= 0:
         o_g = tl.arange(0, GROUP_PAD)
         o_d = tl.arange(0, WIDTH_PAD)

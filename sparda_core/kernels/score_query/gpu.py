@@ -9,6 +9,7 @@ import triton.language as tl
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.device import padded, sm_count
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.pool import tiles
 from sparda_core.kernels.pool.gpu import best_of_blocks, check_scoring, known, visible_keys
 from sparda_core.kernels.score_query import splits
@@ -49,7 +50,7 @@ def query_scratch(*, places: int, q_heads: int, kv_heads: int, entries: int, dev
 
 def query_block_scores(
     query: torch.Tensor, entries: torch.Tensor, position: torch.Tensor, spec: BlockSpec, unseen: int,
-    out: torch.Tensor, scratch: QueryScratch,
+    out: torch.Tensor, scratch: QueryScratch, *, early: int = AT_END,
 ) -> None:  # fmt: skip
     """See `score_query.reference.query_block_scores`, for one query a row; two launches.
 
@@ -59,6 +60,7 @@ def query_block_scores(
     unseen    newest tokens that the entries do not cover
     out       float32 [B, Hk, M], written up to each row's current block and no further
     scratch   for at least B places and C entries; overwritten
+    early     see `kernels.early`; position must not be the previous kernel's doing
     Products of the inputs' dtype, sums and softmax in float32. Raises ConfigError on what does not fit.
     """
     heads = check_scoring(query, entries, position, out)
@@ -72,7 +74,8 @@ def query_block_scores(
         query.stride(0), query.stride(1), *entries.stride()[:3], *scratch.logits.stride()[:2],
         *scratch.peak.stride()[:2], held, unseen, float(width) ** -0.5 * _LOG2_E,
         GROUP_PAD=padded(group, _LEAST_GROUP), WIDTH=width, WIDTH_PAD=padded(width, 16), TILE=splits.TILE,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", num_warps=4, num_stages=splits.STAGES, **sizes,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", num_warps=4, num_stages=splits.STAGES,
+        **sizes, **launch_early(early),
     )  # fmt: skip
     reach, blocks = spec.entries_per_block, out.shape[2]
     tile = tiles.tile_blocks(blocks, rows, tiles.block_bytes(reach, group, 4), sms)
@@ -80,7 +83,7 @@ def query_block_scores(
         position, scratch.logits, scratch.peak, scratch.total, out, *scratch.logits.stride()[:2],
         *scratch.peak.stride()[:2], out.stride(0), out.stride(1), held, blocks, unseen,
         GROUP_PAD=padded(group), SPLITS=padded(triton.cdiv(held, span)), REACH=reach, REACH_PAD=padded(reach),
-        TILE=tile, num_warps=4, **sizes,
+        TILE=tile, num_warps=4, **sizes, **launch_early(early),
     )  # fmt: skip
 
 
@@ -100,11 +103,13 @@ def _logits_kernel(
     logits_b, logits_h, peak_b, peak_h, held, unseen, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
     WINDOW: tl.constexpr, STRIDE: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b = (tl.program_id(1) // HEADS).to(tl.int64)
     i_h = (tl.program_id(1) % HEADS).to(tl.int64)
     first = tl.program_id(0) * SPAN
     at = tl.load(position + i_b)
+    wait_for_kernel_ahead(EARLY)
     visible = visible_keys(at, unseen, held, WINDOW, STRIDE)
     if (at >= 0) & (first < visible):
         o_g = tl.arange(0, GROUP_PAD)
@@ -140,11 +145,13 @@ def _shares_kernel(
     position, logits, peak, total, out, logits_b, logits_h, peak_b, peak_h, out_b, out_h, held, blocks, unseen,
     HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WINDOW: tl.constexpr, STRIDE: tl.constexpr,
     SPAN: tl.constexpr, SPLITS: tl.constexpr, REACH: tl.constexpr, REACH_PAD: tl.constexpr, TILE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b = (tl.program_id(1) // HEADS).to(tl.int64)
     i_h = (tl.program_id(1) % HEADS).to(tl.int64)
     first = tl.program_id(0) * TILE
     at = tl.load(position + i_b)
+    wait_for_kernel_ahead(EARLY)
     if (at >= 0) & (first * (REACH * STRIDE) <= at):
         visible = visible_keys(at, unseen, held, WINDOW, STRIDE)
         o_g = tl.arange(0, GROUP_PAD)

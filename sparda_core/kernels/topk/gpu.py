@@ -14,6 +14,7 @@ from sparda_core.device_view import Choice
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
+from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.topk.gpu_ranking import NEVER, ordered, take_best, tile_of
 from sparda_core.shapes import BlockSpec
 
@@ -53,23 +54,28 @@ def choose_row(
 def _choose_kernel(
     scores, scores_b, scores_h, position, blocks, blocks_b, blocks_h, counts, counts_b, M,
     BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, BUDGET: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    at = tl.load(position + i_b)
+    wait_for_kernel_ahead(EARLY)
     choose_row(
         scores + i_b * scores_b + i_h * scores_h, blocks + i_b * blocks_b + i_h * blocks_h,
-        counts + i_b * counts_b + i_h, tl.load(position + i_b), M,
+        counts + i_b * counts_b + i_h, at, M,
         BLOCK, SINK, LOCAL, BUDGET, WIDTH, TILE,
     )  # fmt: skip
 
 
-def choose_blocks(scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec, choice: Choice) -> None:
+def choose_blocks(
+    scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec, choice: Choice, *, early: int = AT_END
+) -> None:
     """Forced blocks and the best of the free ones: `topk.reference.choose_blocks` for one query, exactly.
 
     scores    float32 [B, Hk, M]; NaN ranks as -inf; nothing at or beyond the current block is read. A row reaches
               fewer than M blocks
     position  int32 [B], absolute; -1 for a place without an active row, which selects nothing
     choice    written: blocks [B, Hk, budget] ascending, -1 last; counts. Equal scores go to the lower id
+    early     see `kernels.early`; position must not be the previous kernel's doing
 
     Axes before the last may have any stride. Raises ConfigError on a shape, dtype or device that does not fit.
     """
@@ -78,6 +84,7 @@ def choose_blocks(scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec,
     _choose_kernel[choice.counts.shape](
         scores, scores.stride(0), scores.stride(1), position, choice.blocks, *choice.blocks.stride()[:2],
         choice.counts, choice.counts.stride(0), scores.shape[2], **options, num_warps=choose_warps(options["TILE"]),
+        **launch_early(early),
     )  # fmt: skip
 
 

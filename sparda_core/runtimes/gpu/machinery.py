@@ -13,6 +13,7 @@ import torch
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.kernels.attend.gpu import attend_scratch
+from sparda_core.kernels.early import early_of
 from sparda_core.kernels.sample.gpu import SampleScratch, sample_scratch
 from sparda_core.plan import Lane, Phase
 from sparda_core.runtime import Runtime
@@ -58,6 +59,7 @@ class Machinery:
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=selector)
         self._one_copy = options.copy_launch == "step" and bool(self.plan.lane(Lane.H2D))
         self.lanes = lanes_of(self.device)
+        self.early = early_of(self.device, options.early)
         self._open()
         eager = Eager(self._pieces)
         self._replays: Replays = eager
@@ -92,10 +94,11 @@ class Machinery:
             DeviceRoom(
                 shape=shape, spec=spec, places=places, tokens=self.tokens, device=self.device,
                 dtype=self.decoder.dtype, lead=self.runtime.lead(self.selector), tick=self.rows.tick,
+                early=self.early,
             )
         )  # fmt: skip
         self._check_dense()
-        self._model = self.decoder.on_device(places, tokens=self.tokens)
+        self._model = self.decoder.on_device(places, tokens=self.tokens, early=self.early)
         self.sampling = Sampling.greedy(places, self.device, self.rows.seed)
         self._attention = torch.zeros(
             places, shape.q_heads, shape.head_dim, dtype=self.decoder.dtype, device=self.device
@@ -165,7 +168,7 @@ class Machinery:
             attention=self._attention[:n], sampled=self._drew[:n], scratch=self._attending, selector=self.half,
             engine=self.engine, spec=self.spec, policy=self.runtime.policy, counts=self.tiers.counts,
             every=self.half.takes_every_block, last=self._last_kinds(),
-            lead=self.runtime.lead(self.selector), copy=self.options.copy_size(n),
+            lead=self.runtime.lead(self.selector), copy=self.options.copy_size(n), early=self.early,
             lists=self.tiers.lists if self._one_copy else None,
         )  # fmt: skip
 

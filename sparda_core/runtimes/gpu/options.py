@@ -66,6 +66,8 @@ class GpuOptions:
                           stays for the whole step and moves each list as soon as it is known. Steps that the host
                           issues one operation at a time launch by layer, whatever this says
     graph                 capture a step once and replay it; None: where the device can
+    early                 how early a step's small kernels start, 0, 1 or 2 (kernels/early.py); None: as early as the
+                          device can
     timeline              record when each operation of a decode step ran; such steps are issued one by one
     temperature, top_p, seed            sampling of new rows, see `GpuSession.set_sampling`; 0 is greedy
     keep_queries          prompt queries kept per row and layer, for snapshots that another selector calibrates on
@@ -84,6 +86,7 @@ class GpuOptions:
     copy_in_flight_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
     copy_launch: str = attrs.field(default="layer", validator=_one_of(*COPY_LAUNCHES))
     graph: bool | None = None
+    early: int | None = None
     timeline: bool = False
     temperature: float = 0.0
     top_p: float = 1.0

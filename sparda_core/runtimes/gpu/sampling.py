@@ -74,14 +74,15 @@ class Sampling:
 
 def draw(
     logits: torch.Tensor, sampling: Sampling, position: torch.Tensor, out: torch.Tensor, scratch: SampleScratch, *,
-    nucleus: bool,
+    nucleus: bool, early: int = 0,
 ) -> None:  # fmt: skip
     """Next token of each place, int64 [B], from logits float32 [B, vocab] of the tokens at `position`.
 
     nucleus  whether any place samples; without, sampling's settings are not looked at
+    early    see kernels/early.py; greedy's launches alone
     """
     if not nucleus:
-        greedy(logits, out, scratch)
+        greedy(logits, out, scratch, early=early)
         return
     sample_tokens(
         logits, position=position, seed=sampling.seed, temperature=sampling.temperature, top_p=sampling.top_p, out=out,

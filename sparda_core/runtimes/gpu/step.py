@@ -50,6 +50,7 @@ class StepParts:
     lead       layers between selecting and attending
     nucleus    whether any row samples
     copy       size of the copy kernel
+    early      how early the small kernels start, see kernels/early.py
     lists      all layers' lists, where captured steps copy by one launch
     """
 
@@ -72,6 +73,7 @@ class StepParts:
     every: bool
     lead: int
     copy: CopySize
+    early: int
     lists: LayerLists | None = None
 
 
@@ -193,10 +195,14 @@ class DecodeStep:
         given, arrived = (tier.slots, tier.host, parts.policy), self._arrived(op.layer)
         if self._together(op.layer):
             choose_and_diff(
-                tier.scores, parts.rows.position, parts.spec, tier.choice, *given, parts.rows.tick, tier.diff, arrived
-            )
+                tier.scores, parts.rows.position, parts.spec, tier.choice, *given, parts.rows.tick, tier.diff, arrived,
+                early=parts.early,
+            )  # fmt: skip
             return
-        diff_slots(tier.choice, parts.rows.position, *given, tier.scores, parts.rows.tick, tier.diff, arrived)
+        diff_slots(
+            tier.choice, parts.rows.position, *given, tier.scores, parts.rows.tick, tier.diff, arrived,
+            early=parts.early,
+        )  # fmt: skip
 
     def _fetch(self, op: Op) -> None:
         self._parts.engine.fetch(self._parts.tiers[op.layer], self._parts.copy)
@@ -204,11 +210,15 @@ class DecodeStep:
     def _append(self, op: Op) -> None:
         parts, tier = self._parts, self._parts.tiers[op.layer]
         if not self._fused(op.layer):
-            append_tokens(parts.decoder.key, parts.decoder.value, parts.rows.position, self._stores[op.layer])
+            append_tokens(
+                parts.decoder.key, parts.decoder.value, parts.rows.position, self._stores[op.layer], early=parts.early
+            )
         if tier.host is not None and tier.host.scales is not None:
             assert tier.slots is not None
             assert tier.diff is not None
-            quantise_closed(tier.slots.array, tier.diff.tail, parts.rows.position, tier.host, parts.spec)
+            quantise_closed(
+                tier.slots.array, tier.diff.tail, parts.rows.position, tier.host, parts.spec, early=parts.early
+            )
 
     def _attend(self, op: Op) -> None:
         parts, tier, query = self._parts, self._parts.tiers[op.layer], self._parts.decoder.query
@@ -216,11 +226,12 @@ class DecodeStep:
         if tier.device is None:
             assert tier.slots is not None
             assert tier.diff is not None
+            # Not early: it comes behind a wait for the copies.
             attend_slots(query, tier.slots.array, tier.diff.physical, tier.choice.counts, *given)
         elif parts.every:
-            attend_all(query, tier.device, *given)
+            attend_all(query, tier.device, *given, early=parts.early)
         else:
-            attend_pages(query, tier.device, tier.choice, *given)
+            attend_pages(query, tier.device, tier.choice, *given, early=parts.early)
 
     def _output(self, op: Op) -> None:
         self._parts.decoder.output(op.layer, self._parts.attention)
@@ -231,5 +242,8 @@ class DecodeStep:
     def _head(self, op: Op) -> None:
         parts = self._parts
         self.logits = parts.decoder.head()
-        draw(self.logits, parts.sampling, parts.rows.position, parts.sampled, parts.drawing, nucleus=parts.nucleus)
-        advance(parts.rows.position, parts.rows.token, parts.sampled)
+        draw(
+            self.logits, parts.sampling, parts.rows.position, parts.sampled, parts.drawing, nucleus=parts.nucleus,
+            early=parts.early,
+        )  # fmt: skip
+        advance(parts.rows.position, parts.rows.token, parts.sampled, early=parts.early)

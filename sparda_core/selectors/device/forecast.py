@@ -18,4 +18,6 @@ class DeviceForecast(ScoredDevice):
                 f"selector 'forecast' needs a Forecast for layer {view.layer}, and the model has none: "
                 "train one with `sparda train`, or choose selector 'query' (or 'infinigen', which needs no training)"
             )
-        forecast_block_scores(view.forecast, view.entries, view.position, view.spec, view.unseen, view.scores)
+        forecast_block_scores(
+            view.forecast, view.entries, view.position, view.spec, view.unseen, view.scores, early=self.early
+        )

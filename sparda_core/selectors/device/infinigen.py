@@ -25,12 +25,13 @@ class DeviceInfiniGen(ScoredDevice):
 
     def __init__(self, room: DeviceRoom, *, scoring: str, channels: int) -> None:
         """`scoring` is one of `sparda_core.selectors.infinigen.SCORINGS`; channels matter to "token" only."""
+        super().__init__(room)
         self._scratch = scratch_of(room)
         self._scorer: DeviceProxyScorer
         if scoring == "entry-raw":
-            self._scorer = DeviceEntryRaw()
+            self._scorer = DeviceEntryRaw(room)
         elif scoring == "entry-softmax":
-            self._scorer = DeviceEntrySoftmax(self._scratch)
+            self._scorer = DeviceEntrySoftmax(room, self._scratch)
         else:
             self._scorer = DeviceTokens(room, channels=channels)
         self.used_bytes = self._scratch.nbytes + self._scorer.used_bytes
@@ -45,7 +46,7 @@ class DeviceInfiniGen(ScoredDevice):
     def score(self, view: DeviceView) -> None:
         """From the proxy query, or from the own query where the layer selects for itself."""
         if view.source == view.layer:
-            score_with(own_query(view), view, self._scratch)
+            score_with(own_query(view), view, self._scratch, self.early)
         else:
             self._scorer.score(view)
 

@@ -13,7 +13,7 @@ class DeviceWindow(ListedDevice):
 
     def fill(self, view: DeviceView) -> None:
         """Sink and local band."""
-        list_forced(view.position, view.spec, view.choice)
+        list_forced(view.position, view.spec, view.choice, early=self.early)
 
 
 class DeviceDense(ListedDevice):
@@ -26,9 +26,10 @@ class DeviceDense(ListedDevice):
     takes_every_block = True
 
     def __init__(self, room: DeviceRoom) -> None:
+        super().__init__(room)
         self._lists = room.spec.budget >= room.spec.block_count(room.tokens)
 
     def fill(self, view: DeviceView) -> None:
         """Blocks 0 .. current, where there is room for all that a row may have."""
         if self._lists:
-            list_all(view.position, view.spec, view.choice)
+            list_all(view.position, view.spec, view.choice, early=self.early)

@@ -26,6 +26,9 @@ class DeviceProxyScorer(abc.ABC):
 
     used_bytes: int = 0
 
+    def __init__(self, room: DeviceRoom) -> None:
+        self._early = room.early
+
     def take(self, proxy: torch.Tensor, view: DeviceView) -> None:
         """The proxy query [B, Hq, D] of view.layer; `score` for the same layer comes next."""
         self._proxy = proxy
@@ -49,18 +52,21 @@ class DeviceEntryRaw(DeviceProxyScorer):
 
     def score(self, view: DeviceView) -> None:
         """As a Forecast is scored."""
-        forecast_block_scores(self._proxy, view.entries, view.position, view.spec, view.unseen, view.scores)
+        forecast_block_scores(
+            self._proxy, view.entries, view.position, view.spec, view.unseen, view.scores, early=self._early
+        )
 
 
 class DeviceEntrySoftmax(DeviceProxyScorer):
     """As query-driven selection does, with the proxy in the query's place."""
 
-    def __init__(self, scratch: QueryScratch) -> None:
+    def __init__(self, room: DeviceRoom, scratch: QueryScratch) -> None:
+        super().__init__(room)
         self._scratch = scratch
 
     def score(self, view: DeviceView) -> None:
         """Per-head softmax over the entries, summed over the group, pooled."""
-        score_with(self._proxy, view, self._scratch)
+        score_with(self._proxy, view, self._scratch, self._early)
 
 
 class DeviceTokens(DeviceProxyScorer):
@@ -74,6 +80,7 @@ class DeviceTokens(DeviceProxyScorer):
     """
 
     def __init__(self, room: DeviceRoom, *, channels: int) -> None:
+        super().__init__(room)
         self._first, self._scale = room.lead, float(channels) ** -0.5
         layers, heads, width = room.shape.layers - room.lead, room.shape.kv_heads, room.shape.head_dim
 
@@ -90,15 +97,16 @@ class DeviceTokens(DeviceProxyScorer):
         """The group's summed proxy query in the kept channels; one launch."""
         places = proxy.shape[0]
         projection = self._projection[view.layer - self._first, :places]
-        project_query(proxy, projection, view.position, self._skewed[:places])
+        project_query(proxy, projection, view.position, self._skewed[:places], early=self._early)
 
     def score(self, view: DeviceView) -> None:
         """Logits of every token, pooled."""
         places = view.position.shape[0]
         partial = self._partial[view.layer - self._first, :places]
         proxy_block_scores(
-            self._skewed[:places], partial, view.position, view.spec, view.unseen, self._scale, view.scores
-        )
+            self._skewed[:places], partial, view.position, view.spec, view.unseen, self._scale, view.scores,
+            early=self._early,
+        )  # fmt: skip
 
     def observe(self, view: DeviceView) -> None:
         """Append the new tokens' partial keys."""
@@ -107,7 +115,9 @@ class DeviceTokens(DeviceProxyScorer):
         if view.key is None:
             raise PlanError(f"layer {view.layer} shows no key: selectors observe a layer while it runs itself")
         places, at = view.position.shape[0], view.layer - self._first
-        project_keys(view.key, self._projection[at, :places], view.position, self._partial[at, :places])
+        project_keys(
+            view.key, self._projection[at, :places], view.position, self._partial[at, :places], early=self._early
+        )
 
     def adopt(self, place: int, scorer: ProxyScorer, row: int, tokens: int, keys: KeysOf | None) -> None:
         """Project all of the row's keys; raises ConfigError without `keys`, PlanError where the CPU half saw others."""

@@ -15,12 +15,13 @@ class DeviceQuery(ScoredDevice):
     """Scores blocks with the layer's own query. Keeps the logits of one layer at a time."""
 
     def __init__(self, room: DeviceRoom) -> None:
+        super().__init__(room)
         self._scratch = scratch_of(room)
         self.used_bytes = self._scratch.nbytes
 
     def score(self, view: DeviceView) -> None:
         """Per-head softmax over the entries, summed over the group, pooled."""
-        score_with(own_query(view), view, self._scratch)
+        score_with(own_query(view), view, self._scratch, self.early)
 
 
 def scratch_of(room: DeviceRoom) -> QueryScratch:
@@ -31,9 +32,11 @@ def scratch_of(room: DeviceRoom) -> QueryScratch:
     )  # fmt: skip
 
 
-def score_with(query: torch.Tensor, view: DeviceView, scratch: QueryScratch) -> None:
+def score_with(query: torch.Tensor, view: DeviceView, scratch: QueryScratch, early: int) -> None:
     """Fill view.scores as query-driven selection does, with any query [B, Hq, D]."""
-    query_block_scores(query, view.entries, view.position, view.spec, view.unseen, view.scores, scratch)
+    query_block_scores(
+        query, view.entries, view.position, view.spec, view.unseen, view.scores, scratch, early=early
+    )
 
 
 def own_query(view: DeviceView) -> torch.Tensor:

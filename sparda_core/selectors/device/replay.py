@@ -27,6 +27,7 @@ class DeviceReplay(ListedDevice):
 
     def __init__(self, recording: Recording, *, source: str, room: DeviceRoom) -> None:
         """Raises RecordingError where the recording is wider than the budget."""
+        super().__init__(room)
         width = recording.selections.shape[-1]
         if width > room.spec.budget:
             raise RecordingError(
@@ -47,8 +48,9 @@ class DeviceReplay(ListedDevice):
         """One lookup a place."""
         column = self._column[: view.position.shape[0]]
         play_position(
-            self._trace, view.layer, self._steps, column, self._first, view.position, view.choice, self._unserved
-        )
+            self._trace, view.layer, self._steps, column, self._first, view.position, view.choice, self._unserved,
+            early=self.early,
+        )  # fmt: skip
 
     def adopt(
         self, place: int, bound: BoundSelector, row: int, tokens: int,
@@ -85,7 +87,9 @@ class Replaced(DeviceSelector):
     So scores and top-k cost what they cost, while misses follow a locality. One small launch a layer more.
     """
 
-    def __init__(self, inner: DeviceSelector, trace: torch.Tensor, counter: torch.Tensor, *, first: int = 0) -> None:
+    def __init__(
+        self, inner: DeviceSelector, trace: torch.Tensor, counter: torch.Tensor, *, first: int = 0, early: int = 0
+    ) -> None:
         """trace int32 [T, L, R, Hk, V] and counter int32 [1] on the device; step counter - first is played.
 
         Place b plays row b of the trace; outside of its steps nothing is selected. `counter` is read at every replay.
@@ -93,13 +97,16 @@ class Replaced(DeviceSelector):
         if trace.dtype != torch.int32 or trace.ndim != 5:
             raise ConfigError(f"trace is {trace.dtype} {list(trace.shape)}; want int32 [T, L, R, Hk, V]")
         self._inner, self._trace, self._counter, self._first = inner, trace.contiguous(), counter, first
+        self._early = early
         self.used_bytes = inner.used_bytes + self._trace.nbytes
 
     def run(self, kind: str, view: DeviceView) -> None:
         """As the inner selector; after `select`, the trace's blocks stand in view.choice."""
         self._inner.run(kind, view)
         if kind == SELECT:
-            play_step(self._trace, view.layer, self._counter, self._first, view.position, view.choice)
+            play_step(
+                self._trace, view.layer, self._counter, self._first, view.position, view.choice, early=self._early
+            )
 
     def observe(self, view: DeviceView) -> None:
         """As the inner selector."""

@@ -73,3 +73,16 @@ def test_a_cut_fits_scratch_made_for_as_many_rows_and_blocks_or_more(
     assert cut.join in (0, cut.splits)
     room = most_parts(pairs + most, blocks, block=64, head_dim=128, value_bytes=2, sms=sms, tuning=tuning)
     assert pairs * cut.splits <= room
+
+
+@pytest.mark.parametrize(("batch", "pieces"), [(1, 96), (2, 64), (4, 32), (8, 16), (16, 8)])
+def test_few_short_lists_fill_the_device_twice_at_once(batch: int, pieces: int) -> None:
+    cut = cut_lists(2 * batch, 96, block=64, head_dim=128, value_bytes=2, sms=132)
+    assert (cut.splits, cut.tokens, cut.join) == (pieces, 32, 0)
+    assert cut_lists(2 * batch, 1, block=64, head_dim=128, value_bytes=2, sms=132).join == 1
+
+
+def test_many_or_long_lists_are_cut_into_few_large_pieces() -> None:
+    for pairs, blocks in ((56, 96), (16, 2048)):
+        cut = cut_lists(pairs, blocks, block=64, head_dim=128, value_bytes=2, sms=132)
+        assert (cut.tokens, cut.warps) == (64, 4)

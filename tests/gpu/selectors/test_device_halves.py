@@ -35,7 +35,9 @@ from tests.selectors.world import SHAPE, SPEC, Drive, World
 def _quick_choice(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Interpreted, top-k takes most of these tests' time, and it has tests of its own: one here shows that it fits."""
 
-    def choose(scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec, choice: Choice) -> None:
+    def choose(
+        scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec, choice: Choice, *, early: int = 0
+    ) -> None:
         chosen = choose_on_cpu(scores[:, :, None], position.long()[:, None], spec)[:, :, 0]
         choice.blocks.copy_(chosen)
         choice.counts.copy_((chosen >= 0).sum(-1))

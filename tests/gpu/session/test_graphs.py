@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sparda_core.errors import ConfigError
+from sparda_core.kernels.early import early_of
 from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtimes.gpu.engines import Uva
 from sparda_core.runtimes.gpu.graphs import Captured, StepKey, bucket_of
@@ -89,6 +90,27 @@ def test_captured_steps_equal_eager_ones_over_many_blocks(
             same_facts(replayed.last_facts(), eager.last_facts())
             close(replayed.last_logits(), eager.last_logits())
         assert isinstance(replayed._machinery._replays, Captured) == ON_GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("selector", "runtime", "options"), PAIRS)
+@pytest.mark.parametrize("graph", [True, False])
+def test_steps_whose_kernels_start_early_are_bit_for_bit_the_others(
+    selector: str, runtime: str, options: dict[str, Any], *, graph: bool
+) -> None:
+    seen = []
+    for early in range(early_of(DEVICE, None) + 1):
+        with opened(selector, runtime, options, graph=graph, early=early) as session:
+            filled(session, 62, 9)
+            steps = []
+            for _ in range(8):
+                session.run(8)
+                steps.append((session.tokens(), session.last_logits().clone()))
+            seen.append(steps)
+    for others in seen[1:]:
+        for (tokens, logits), (want, plain) in zip(others, seen[0], strict=True):
+            assert tokens == want
+            assert torch.equal(logits, plain)
 
 
 def test_rows_come_and_go_without_a_new_capture() -> None:

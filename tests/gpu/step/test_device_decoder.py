@@ -10,7 +10,7 @@ import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.append.store import Store
-from sparda_core.kernels.early import can_launch_early, launch_early
+from sparda_core.kernels.early import AS_IT_ENDS, AS_IT_RUNS, AT_END, early_of, launch_early
 from sparda_core.kernels.tables import Paged
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
@@ -123,9 +123,8 @@ def test_a_part_leaves_the_places_behind_its_batch_alone() -> None:
 
 def test_launching_early_changes_no_value() -> None:
     model, logits = decoder(torch.float16), []
-    for early in (False, True):
+    for early in {AT_END, min(AS_IT_ENDS, early_of(DEVICE, None)), early_of(DEVICE, None)}:
         device = DeviceDecoder(model, 2, early=early)
-        assert device.early == (early and can_launch_early(DEVICE))
         parts = device.parts(torch.tensor([9, 2], dtype=torch.int32, device=DEVICE))
         parts.embed(torch.tensor([1, 2], device=DEVICE))
         for layer in range(L):
@@ -134,9 +133,19 @@ def test_launching_early_changes_no_value() -> None:
             parts.output(layer, parts.query)
             parts.mlp(layer)
         logits.append(parts.head())
-    assert torch.equal(*logits)
-    assert not can_launch_early(torch.device("cpu"))
-    assert launch_early(early=True) == {"EARLY": True, "launch_pdl": True}
+    assert all(torch.equal(one, logits[0]) for one in logits)
+
+
+def test_where_kernels_cannot_start_early_nobody_asks_them_to() -> None:
+    cpu = torch.device("cpu")
+    assert early_of(cpu, None) == early_of(cpu, AT_END) == AT_END
+    with pytest.raises(ConfigError, match="compute capability"):
+        early_of(cpu, AS_IT_RUNS)
+    for wrong in (3, -1, True):
+        with pytest.raises(ConfigError, match=f"early={wrong} must be 0, 1 or 2"):
+            early_of(cpu, wrong)
+    assert launch_early(AT_END) == {"EARLY": 0}
+    assert launch_early(AS_IT_RUNS) == {"EARLY": 2, "launch_pdl": True}
 
 
 def test_buffers_do_not_move_and_their_bytes_are_known() -> None:
