@@ -220,8 +220,8 @@ def compose(
 
     selector, runtime  registered names, or objects; options go to the factories of named ones
     spec               None: the default BlockSpec
-    session_options    those of SessionOptions on a CPU (link_bytes_per_s, threads, page_blocks, ...), of GpuOptions for a
-                       model on a CUDA device (places, tokens, host_dtype, ...)
+    session_options    those of SessionOptions on a CPU (link_bytes_per_s, threads, page_blocks, ...), of GpuOptions
+                       for a model on a CUDA device (places, tokens, host_dtype, ...)
     raises             UnknownNameError, CombinationError, ConfigError, before anything is allocated
     """
     shape = model if isinstance(model, ModelShape) else getattr(model, "shape", None)
