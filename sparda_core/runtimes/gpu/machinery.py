@@ -27,7 +27,7 @@ from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.places import first_of_tier
 from sparda_core.runtimes.gpu.sampling import Sampling, draw
 from sparda_core.runtimes.gpu.step import DecodeStep, StepParts
-from sparda_core.runtimes.gpu.tiers import GpuTiers
+from sparda_core.runtimes.gpu.tiers import GpuTiers, short_of_memory
 from sparda_core.runtimes.gpu.upload import upload
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import BoundSelector, DeviceRoom, Selector
@@ -82,7 +82,6 @@ class Machinery:
 
     def _open(self) -> None:
         """Take the memory for all places."""
-        places, shape, spec = self.options.places, self.shape, self.spec
         self.capacity = self._capacity()
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
@@ -90,6 +89,12 @@ class Machinery:
             host_memory=self.options.host_memory,
         )
         self.rows = self.tiers.rows
+        with short_of_memory(self.capacity):
+            self._open_rest()
+
+    def _open_rest(self) -> None:
+        """What is small beside the tiers, and may be what does not fit any more."""
+        places, shape, spec = self.options.places, self.shape, self.spec
         self.half = self.selector.bind_device(
             DeviceRoom(
                 shape=shape, spec=spec, places=places, tokens=self.tokens, device=self.device,

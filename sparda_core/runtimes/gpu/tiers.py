@@ -48,7 +48,7 @@ class GpuTiers:
         self.resident = plan.resident_layers
         self._lengths: dict[int, int] = {}
         self._dtype = dtype
-        with _short(plan):
+        with short_of_memory(plan):
             self._open(pinning, progress, host_memory)
 
     def _open(self, pinning: str | None, progress: Progress | None, host_memory: torch.Tensor | None) -> None:
@@ -179,7 +179,7 @@ class GpuTiers:
         """
         if attrs.evolve(self.plan, slots=plan.slots, spec=plan.spec) != plan or plan.spec.block != self.spec.block:
             raise ConfigError("only slots and budget can change in an open session; open another one")
-        with _short(plan):
+        with short_of_memory(plan):
             if self.host is not None:
                 self.host.resize(plan.slots, plan.spec.budget)
             self.plan, self.spec = plan, plan.spec
@@ -255,8 +255,8 @@ def _part(memory: torch.Tensor, plan: CapacityPlan) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _short(plan: CapacityPlan) -> Iterator[None]:
-    """Torch's error for full memory as ours."""
+def short_of_memory(plan: CapacityPlan) -> Iterator[None]:
+    """Inside, torch's error for full device memory becomes ours."""
     try:
         yield
     except torch.OutOfMemoryError as wrong:
