@@ -11,7 +11,7 @@ import attrs
 
 from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.cell import EARLY, SPEC, Cell, core_cells, main_shape
-from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, row_of, table
+from sparda_core.bench.decode.report import COLUMNS, GAINS, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import add_json
 from sparda_core.cli.parser import number
@@ -71,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"subject={args.subject!r} is unknown; known: {', '.join(SUBJECTS)}")
     if args.show is not None:
         document = read_rows(args.show)
-        _tell(document, as_json=args.json)
+        try:
+            _tell(document, as_json=args.json)
+        except KeyError as lacks:
+            raise ConfigError(f"{args.show} has rows without {lacks}: another version wrote it; measure anew") from lacks
         return 0
     cells = chosen(args)
     if args.list:
@@ -147,9 +150,9 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     """Print the table, and what follows from it."""
     refused = [f"{row['key']}: {row['refused']}" for row in rows if "refused" in row]
     show_table("Decode steps", COLUMNS, table(rows), notes=refused)
-    lines = comparisons(rows)
+    lines = gains(rows)
     if lines:
-        show_table("What overlap and selection gain", tuple(lines[0]), [tuple(line.values()) for line in lines])
+        show_table("What overlap and selection gain at the paper's pool, 128K and 10 % churn", GAINS, lines)
     judged = [
         (bar.name, bar.where, bar.figure, ("at least " if bar.least else "at most ") + cell_text(bar.bound), bar.met)
         for bar in bars(rows)
