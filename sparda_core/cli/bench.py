@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             _tell(document, as_json=args.json)
         except KeyError as lacks:
-            raise ConfigError(f"{args.show} has rows without {lacks}: another version wrote it; measure anew") from lacks
+            why = f"{args.show} has rows without {lacks}: another version wrote it; measure anew"
+            raise ConfigError(why) from lacks
         return 0
     cells = chosen(args)
     if args.list:
