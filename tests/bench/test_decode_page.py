@@ -9,6 +9,7 @@ from sparda_core.bench.decode.page import filled
 
 ROOT = Path(__file__).parents[2]
 DATA = json.loads((ROOT / "benchmarks" / "results" / "2026-11-30-decode-h200.json").read_text())
+METHODS = ("query sync", "forecast sync", "forecast prefetch")
 PAGE = (ROOT / "docs" / "decode.md").read_text()
 
 
@@ -34,3 +35,17 @@ def test_what_the_text_says_of_steps_is_in_the_data() -> None:
     ratio = steps[f"forecast prefetch b16 {pool}"] / steps["forecast resident b16 128K"]
     assert f"{ratio:.2f} times what the same step takes with everything on the device" in PAGE
     assert f"Of 76 cells {len(DATA['rows'])} were\nmeasured" in PAGE
+
+
+def test_the_readme_tells_the_steps_of_the_data() -> None:
+    readme = (ROOT / "README.md").read_text()
+    steps = {row["key"]: row["step_s"] * 1e3 for row in DATA["rows"]}
+    pool = "128K churn 10% last-selection x1"
+    for batch in (1, 4, 8, 16):
+        keys = (f"forecast resident b{batch} 128K", *(f"{m} b{batch} {pool}" for m in METHODS))
+        line = " | ".join(f"{steps[key]:.2f}" for key in keys)
+        gain = steps[f"query sync b{batch} {pool}"] / steps[f"forecast prefetch b{batch} {pool}"]
+        assert f"| {batch} | {line} | " in readme
+        assert f"{gain:.2f}x" in readme
+    assert "28 offloaded rows take 7.94 ms" in readme
+    assert f"{steps['forecast prefetch b28 128K churn 10% lru x4']:.2f}" == "7.94"
