@@ -81,7 +81,10 @@ class Machinery:
         self._paged: dict[int, int] = {}  # by place, tokens that its own pages hold
 
     def _open(self) -> None:
-        """Take the memory for all places."""
+        """Take the memory for all places. What can be refused is refused before: pinning it may take a minute."""
+        if type(self.selector).bind_device is Selector.bind_device:
+            raise ConfigError(f"selector {self.selector.name!r} has no GPU half (bind_device); it runs on a CPU only")
+        self._check_room(self.selector.cut(self.spec, self.tokens).budget)
         self.capacity = self._capacity()
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
@@ -102,7 +105,8 @@ class Machinery:
                 early=self.early,
             )
         )  # fmt: skip
-        self._check_dense()
+        if self.half.takes_every_block:
+            self._check_room(spec.block_count(self.tokens))
         self._model = self.decoder.on_device(places, tokens=self.tokens, early=self.early)
         self.sampling = Sampling.greedy(places, self.device, self.rows.seed)
         self._attention = torch.zeros(
@@ -115,9 +119,8 @@ class Machinery:
             dtype=self.decoder.dtype, device=self.device,
         )  # fmt: skip
 
-    def _check_dense(self) -> None:
-        need = self.spec.block_count(self.tokens)
-        if self.half.takes_every_block and self.runtime.offloads and self.spec.budget < need:
+    def _check_room(self, need: int) -> None:
+        if self.runtime.offloads and self.spec.budget < need:
             raise ConfigError(
                 f"budget={self.spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
                 f"{self.tokens} tokens: it attends to every block, and each needs a slot; raise budget (and slots), "
