@@ -27,6 +27,15 @@ class RowSnapshot:
     values: npt.NDArray[np.floating]
     queries: npt.NDArray[np.floating]
 
+    def plain(self) -> RowSnapshot:
+        """The same as arrays that torch can take over as they are: C order, writable, of a dtype that it knows."""
+        return attrs.evolve(self, keys=_plain(self.keys), values=_plain(self.values), queries=_plain(self.queries))
+
+
+def _plain(array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    dtype = np.dtype(f"f{array.dtype.itemsize}") if array.dtype.itemsize <= 8 else np.dtype(np.float64)
+    return np.require(array, dtype, ["C", "W"])
+
 
 class PromptQueries:
     """The first `limit` prompt queries of each row, layer by layer, for snapshots."""

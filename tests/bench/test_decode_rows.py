@@ -122,10 +122,6 @@ def test_a_document_holds_all_rows_and_is_shown_again(tmp_path: Path, capsys: py
     (tmp_path / "other.json").write_text(json.dumps({"rows": [{}]}))
     assert main(["bench", "decode", "--show", str(tmp_path / "other.json")]) == 2
     assert "no result of `sparda bench decode`" in capsys.readouterr().err
-    older = [{name: value for name, value in row.items() if name != "copies_beside_s"} for row in rows_at(16)]
-    (tmp_path / "older.json").write_text(json.dumps({"rows": older}))
-    assert main(["bench", "decode", "--show", str(tmp_path / "older.json")]) == 2
-    assert "rows without 'copies_beside_s': another version wrote it" in capsys.readouterr().err
 
 
 def test_tables_have_a_line_a_row() -> None:
@@ -146,6 +142,38 @@ def test_without_a_gpu_the_command_says_what_does_without_one(capsys: pytest.Cap
     assert main(["bench", "dekode"]) == 2
     assert main(["bench", "decode", "--only", "nothing-like-it"]) == 2
     assert "--list" in capsys.readouterr().err
+
+
+def test_cells_are_chosen_by_whole_words_where_one_has_the_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", "--list", "--json", "--only", "b1", "forecast"]) == 0
+    assert {cell["batch"] for cell in json.loads(capsys.readouterr().out)} == {1}
+    assert main(["bench", "decode", "--list", "--json", "--only", "copy-e"]) == 0
+    assert {cell["engine"] for cell in json.loads(capsys.readouterr().out)} == {"copy-engine"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "text", "list"])
+def test_rows_that_no_table_can_be_made_of_are_refused(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row: Any = rows_at(16)[0]
+    if damage == "missing":
+        del row["floor_s"]
+    elif damage == "text":
+        row["step_s"] = "fast"
+    else:
+        row = ["key"]
+    (tmp_path / "decode.json").write_text(json.dumps({"rows": [row]}), encoding="utf-8")
+    assert main(["bench", "decode", "--show", str(tmp_path / "decode.json")]) == 2
+    assert "no result of `sparda bench decode`" in capsys.readouterr().err
+    store, cell = Store(tmp_path, Settings(), "gpu"), core_cells()[0]
+    store.write(cell, row)
+    with pytest.raises(ConfigError, match=r"damaged.*delete it"):
+        store.read(cell)
+
+
+def test_a_seed_that_no_generator_takes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", "--list", "--seed", str(2**64)]) == 2
+    assert "--seed" in capsys.readouterr().err
 
 
 def test_a_trace_is_lawful_and_the_same_every_time() -> None:

@@ -50,9 +50,10 @@ def warm_slots(session: GpuSession, trace: BatchTrace) -> None:
         slots.held.copy_(held)
         # Ticks before the first step's, the last selected block the latest.
         slots.used.copy_(-torch.arange(width, dtype=torch.int32, device=held.device).expand_as(held))
-        slots.where.fill_(-1)
+        # Slots that hold nothing write into a column of their own: no block may be written twice.
+        blocks = slots.where.shape[2]
+        where = slots.where.new_full((*slots.where.shape[:2], blocks + 1), -1)
         number_of = torch.arange(width, dtype=torch.int32, device=held.device).expand_as(held)
-        known = held >= 0
-        index = torch.where(known, held, 0).long()
-        slots.where.scatter_(2, index, torch.where(known, number_of, slots.where.gather(2, index)))
+        where.scatter_(2, torch.where(held >= 0, held, blocks).long(), number_of)
+        slots.where.copy_(where[..., :blocks])
         assert bool((held == tail).any(-1).all()), "the tail block must have its slot"

@@ -62,8 +62,7 @@ class Store:
         try:
             found = parse_json(path.read_text(encoding="utf-8"))
             if found["identity"] == self._identity(cell):
-                row: Row = found["row"]
-                return row
+                return _whole(found["row"])
         except (ValueError, KeyError, TypeError) as wrong:
             raise ConfigError(f"{path} is damaged ({wrong}); delete it and run again") from wrong
         return None
@@ -87,10 +86,35 @@ def read_rows(path: Path) -> Row:
     try:
         found: Row = parse_json(path.read_text(encoding="utf-8"))
         for row in found["rows"]:
-            row["key"]
+            _whole(row)
     except (ValueError, KeyError, TypeError) as wrong:
         raise ConfigError(f"{path} is no result of `sparda bench decode`: {wrong!r}") from wrong
     return found
+
+
+#: What a row says of its cell; one from before there was a choice of copy launch lacks that.
+_NAMES = tuple(field.name for field in attrs.fields(Cell) if field.name != "copy_launch")
+#: What is null where nothing moves.
+_PARTS = (
+    "copies_s", "copies_beside_s", "head_s", "tail_s", "compute_s", "compute_beside_copy_s", "kinds_s", "bound",
+)  # fmt: skip
+#: Figures of every cell that was measured.
+_FIGURES = (
+    "step_s", "step_p90_s", "tokens_per_s", "floor_s", "floor_share", "link_floor_s", "link_share", "link_bytes_per_s",
+    "miss_share", "moved_bytes",
+)  # fmt: skip
+
+
+def _whole(row: Any) -> Row:
+    """The row, if tables can be made of it; else raises KeyError or TypeError."""
+    names = ("key", "refused") if "refused" in row else ("key", *_NAMES, *_FIGURES, *_PARTS)
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise KeyError(f"a row lacks {', '.join(missing)}")
+    wrong = [name for name in _FIGURES if name in row and not isinstance(row[name], int | float)]
+    if not isinstance(row, dict) or wrong:
+        raise TypeError(f"a row has no number in {', '.join(wrong)}" if wrong else "a row is no object")
+    return row
 
 
 def table_csv(rows: Sequence[Row]) -> str:

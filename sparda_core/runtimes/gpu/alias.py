@@ -39,5 +39,7 @@ def on_device(memory: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def as_words(rows: torch.Tensor) -> torch.Tensor:
     """The same memory [..., D] in the widest integers that fit: indexing kernels move one value a thread."""
+    if not rows.numel():
+        rows = rows.new_empty(rows.shape)  # a view as other values asks for strides, which nothing need not have
     width = rows.shape[-1] * rows.element_size()
     return rows.view(next(dtype for size, dtype in _WORDS if width % size == 0 and size >= rows.element_size()))

@@ -150,3 +150,17 @@ def require_one_graph(engine: Engine) -> None:
             f"engine={engine.name!r} cannot be captured as one graph: the host must read each layer's list of misses "
             "in mid-step; such steps run as graph segments, cut at each copy. Choose engine='uva' for one graph"
         )
+
+
+def check_engine(engine: Engine, *, host_dtype: str, copy_launch: str) -> None:
+    """Raise ConfigError where an engine cannot do what a session asks of it."""
+    if host_dtype == "fp8" and not engine.narrow:
+        raise ConfigError(
+            f"host_dtype='fp8' needs an engine that widens blocks while it copies, engine={engine.name!r} "
+            "moves them as they are; choose engine='uva' or host_dtype='same'"
+        )
+    if copy_launch == "step" and not engine.whole_step:
+        raise ConfigError(
+            f"copy_launch='step' needs an engine that moves every layer's list by one launch, "
+            f"engine={engine.name!r} copies layer by layer; choose engine='uva' or copy_launch='layer'"
+        )

@@ -19,7 +19,7 @@ from sparda_core.plan import Lane, Phase
 from sparda_core.runtime import Runtime
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
 from sparda_core.runtimes.gpu.clock import clock_of
-from sparda_core.runtimes.gpu.engines import make_engine
+from sparda_core.runtimes.gpu.engines import check_engine, make_engine
 from sparda_core.runtimes.gpu.executor import Issue, Piece, pieces_of
 from sparda_core.runtimes.gpu.graphs import Captured, Eager, Replays, StepKey
 from sparda_core.runtimes.gpu.lanes import StreamLanes, lanes_of
@@ -42,16 +42,7 @@ class Machinery:
         self, decoder: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions
     ) -> None:  # fmt: skip
         self.engine = make_engine(runtime.engine)
-        if options.host_dtype == "fp8" and not self.engine.narrow:
-            raise ConfigError(
-                f"host_dtype='fp8' needs an engine that widens blocks while it copies, engine={self.engine.name!r} "
-                "moves them as they are; choose engine='uva' or host_dtype='same'"
-            )
-        if options.copy_launch == "step" and not self.engine.whole_step:
-            raise ConfigError(
-                f"copy_launch='step' needs an engine that moves every layer's list by one launch, "
-                f"engine={self.engine.name!r} copies layer by layer; choose engine='uva' or copy_launch='layer'"
-            )
+        check_engine(self.engine, host_dtype=options.host_dtype, copy_launch=options.copy_launch)
         self.runtime = attrs.evolve(runtime, engine=self.engine.name)
         self.decoder, self.selector, self.options, self.spec = decoder, selector, options, spec
         self.shape, self.device = decoder.shape, decoder.device
@@ -60,10 +51,9 @@ class Machinery:
         self._one_copy = options.copy_launch == "step" and bool(self.plan.lane(Lane.H2D))
         self.lanes = lanes_of(self.device)
         self.early = early_of(self.device, options.early)
-        self._open()
+        self._clock = clock_of(self.device) if options.timeline else None
         eager = Eager(self._pieces)
         self._replays: Replays = eager
-        self._clock = clock_of(self.device) if options.timeline else None
         possible = isinstance(self.lanes, StreamLanes) and self._clock is None
         wanted = possible if options.graph is None else options.graph
         if wanted:
@@ -73,9 +63,11 @@ class Machinery:
                     "leave one of them out"
                 )
             self._replays = Captured(eager, self.lanes, self._captured_pieces if self._one_copy else None)
+        self._open()
         self._draws: dict[bool, SampleScratch] = {}
         self._bound: dict[StepKey, DecodeStep] = {}
         self._last: StepKey | None = None
+        self._kept: tuple[Sampling, torch.Tensor] | None = None  # of rows, until they have memory again
         self._sampled = [False] * options.places
         self._position: npt.NDArray[np.int32] | None = None  # what the device holds, where the host knows
         self._paged: dict[int, int] = {}  # by place, tokens that its own pages hold
@@ -84,20 +76,19 @@ class Machinery:
         """Take the memory for all places. What can be refused is refused before: pinning it may take a minute."""
         if type(self.selector).bind_device is Selector.bind_device:
             raise ConfigError(f"selector {self.selector.name!r} has no GPU half (bind_device); it runs on a CPU only")
-        self._check_room(self.selector.cut(self.spec, self.tokens).budget)
+        self._check_room(self.spec, self.selector.cut(self.spec, self.tokens).budget)
         self.capacity = self._capacity()
+        with short_of_memory(self.capacity):
+            self._take()
+
+    def _take(self) -> None:
+        places, shape, spec = self.options.places, self.shape, self.spec
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
             self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning,
             host_memory=self.options.host_memory,
         )
         self.rows = self.tiers.rows
-        with short_of_memory(self.capacity):
-            self._open_rest()
-
-    def _open_rest(self) -> None:
-        """What is small beside the tiers, and may be what does not fit any more."""
-        places, shape, spec = self.options.places, self.shape, self.spec
         self.half = self.selector.bind_device(
             DeviceRoom(
                 shape=shape, spec=spec, places=places, tokens=self.tokens, device=self.device,
@@ -105,8 +96,7 @@ class Machinery:
                 early=self.early,
             )
         )  # fmt: skip
-        if self.half.takes_every_block:
-            self._check_room(spec.block_count(self.tokens))
+        self._check_dense(spec)
         self._model = self.decoder.on_device(places, tokens=self.tokens, early=self.early)
         self.sampling = Sampling.greedy(places, self.device, self.rows.seed)
         self._attention = torch.zeros(
@@ -119,10 +109,14 @@ class Machinery:
             dtype=self.decoder.dtype, device=self.device,
         )  # fmt: skip
 
-    def _check_room(self, need: int) -> None:
-        if self.runtime.offloads and self.spec.budget < need:
+    def _check_dense(self, spec: BlockSpec) -> None:
+        if self.half.takes_every_block:
+            self._check_room(spec, spec.block_count(self.tokens))
+
+    def _check_room(self, spec: BlockSpec, need: int) -> None:
+        if self.runtime.offloads and spec.budget < need:
             raise ConfigError(
-                f"budget={self.spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
+                f"budget={spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
                 f"{self.tokens} tokens: it attends to every block, and each needs a slot; raise budget (and slots), "
                 "lower tokens, or choose runtime 'resident'"
             )
@@ -273,6 +267,11 @@ class Machinery:
         self._forget(place)
         self.tiers.retire(place)
 
+    def vacate(self, place: int) -> None:
+        """Make a place free, whether a row lies in it or not."""
+        if self.tiers.holds(place):
+            self.retire(place)
+
     def fork(self, source: int, copy: int) -> None:
         """The row in `copy` starts as a copy of that in `source`."""
         self._forget(source, copy)
@@ -341,6 +340,7 @@ class Machinery:
     def check(self, spec: BlockSpec) -> None:
         """Raise ConfigError where a budget cannot be served."""
         self.runtime.check(self.selector, self.shape, spec)
+        self._check_dense(spec)
 
     def reopen(self, spec: BlockSpec) -> None:
         """Take all memory anew, for another budget; every place is free then."""
@@ -349,13 +349,14 @@ class Machinery:
         self._bound.clear()
         self._last = None
         self._forget(*self._paged)
-        sampling, token = self.sampling.copy(), self.rows.token.clone()
+        self._kept = self._kept or (self.sampling.copy(), self.rows.token.clone())
         self.__dict__.pop("tiers", None)  # the old memory goes first; after a failure it is gone already
         self.spec = spec
         self.plan = self.runtime.decode_plan(shape=self.shape, spec=spec, selector=self.selector)
         self._open()
-        self.sampling.set(sampling)
-        self.rows.token.copy_(token)
+        self.sampling.set(self._kept[0])
+        self.rows.token.copy_(self._kept[1])
+        self._kept = None
 
     def timeline(self) -> Timeline | None:
         """When each operation of the last step ran; None unless the session records it."""
@@ -399,7 +400,7 @@ class Machinery:
         self.lanes.settle()
         self._replays.close()
         self._bound.clear()
-        del self.tiers
+        self.__dict__.pop("tiers", None)
 
 
 def check_forecast(decoder: Any, selector: Selector) -> None:

@@ -8,6 +8,7 @@ import attrs
 
 from sparda_core.errors import ConfigError
 from sparda_core.footprint import PAGE_BLOCKS
+from sparda_core.kernels.gather.runs import check_ctas, check_in_flight
 from sparda_core.runtimes.gpu.sampling import check_sampling
 from sparda_core.shapes import check_integer
 
@@ -95,6 +96,9 @@ class GpuOptions:
 
     def __attrs_post_init__(self) -> None:
         check_sampling(self.temperature, self.top_p, self.seed)
+        size = self.copy_size(self.places)
+        check_ctas(size.ctas)
+        check_in_flight(size.in_flight_bytes)
 
     @classmethod
     def of(cls, **options: Any) -> GpuOptions:

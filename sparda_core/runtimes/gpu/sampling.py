@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Real
+import numbers
 from typing import Self
 
 import attrs
@@ -11,19 +11,23 @@ import torch
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.sample.gpu import SampleScratch, greedy, sample_tokens
 
+#: Seeds are below this.
+SEEDS = 2**63
+#: The hottest that float32 holds.
+_HOTTEST = torch.finfo(torch.float32).max
+
 
 def check_sampling(temperature: float, top_p: float, seed: int) -> None:
-    """Raise ConfigError outside temperature >= 0, 0 < top_p <= 1, 0 <= seed < 2**63."""
-    if not _is_number(temperature) or not 0 <= temperature < float("inf"):
-        raise ConfigError(f"temperature={temperature!r} must be a finite number >= 0")
-    if not _is_number(top_p) or not 0 < top_p <= 1:
-        raise ConfigError(f"top_p={top_p!r} must be a number in (0, 1]")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    """Raise ConfigError outside 0 <= temperature < 2**128 (float32), 0 < top_p <= 1, 0 <= seed < 2**63."""
+    for name, value in (("temperature", temperature), ("top_p", top_p)):
+        if not isinstance(value, numbers.Real):
+            raise ConfigError(f"{name}={value!r} must be a number")
+    if not 0 <= temperature <= _HOTTEST:
+        raise ConfigError(f"temperature={temperature} must be >= 0 and below 2**128, as float32 holds it")
+    if not 0 < top_p <= 1:
+        raise ConfigError(f"top_p={top_p} must be in (0, 1]")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
         raise ConfigError(f"seed={seed} must be an integer in [0, 2**63)")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @attrs.frozen(eq=False)

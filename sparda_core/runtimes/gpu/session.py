@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
@@ -26,6 +26,9 @@ from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
+from sparda_core.runtimes.gpu.refusals import check_place, check_room
+from sparda_core.runtimes.gpu.sampling import SEEDS
+from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import Selector
@@ -49,7 +52,8 @@ class GpuSession(RowSession):
             decoder = decoder.with_forecast(None)
         self.shape, self._options = decoder.shape, options
         self._place: dict[int, int] = {}  # row -> place; the places in use are the first ones
-        self._stepped: dict[int, int] = {}  # row -> its length after the last step, of rows that were in it
+        # row -> its place in the last step and its length after it, of rows that were in it
+        self._stepped: dict[int, tuple[int, int]] = {}
         self._drawn: set[int] = set()  # rows whose next token is known on the device
         self._machinery = Machinery(decoder, runtime=runtime, selector=selector, spec=spec, options=options)
         self._half = CpuHalf(
@@ -68,7 +72,7 @@ class GpuSession(RowSession):
         row = self.add()
         place = self._place[row]
         try:
-            self._check_room({row: 0}, tokens)
+            check_room({row: 0}, tokens, self._machinery.tokens)
             with self._work():
                 self._machinery.reserve({place: tokens})
                 self._machinery.commit({place: tokens})
@@ -95,9 +99,10 @@ class GpuSession(RowSession):
         """A new, empty row at the end of the batch; raises CapacityError where every place is taken."""
         self._check_idle()
         place, chosen = self._free_place(), self._options
-        with self._work():
+        with self._taking(place):
             self._machinery.add(place)
-            self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, chosen.seed + self._next_row)
+            seed = (chosen.seed + self._next_row) % SEEDS
+            self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, seed)
             if self._half.observes:
                 # What was learnt from the place's last row is not this one's.
                 self._machinery.hand_over(place, self._half.bound, self._next_row, 0)
@@ -108,7 +113,7 @@ class GpuSession(RowSession):
         self._check_idle()
         self._check_row(row)
         place = self._free_place()
-        with self._work():
+        with self._taking(place):
             self._machinery.fork(self._place[row], place)
         copy = self._seat(place)
         self._half.forked(row, copy)
@@ -137,12 +142,14 @@ class GpuSession(RowSession):
         """Forget everything after the first `tokens` tokens."""
         self._check_idle()
         self._check_cut(row, tokens)
+        self._drawn.discard(row)
         with self._work():
             self._cut(row, tokens)
 
     def set_budget(self, budget: int) -> None:
         """Change the budget from the next step on. Memory is taken anew and every row read into it, with empty
-        slots, so this takes as long as opening the session; steps are captured again.
+        slots, so this takes as long as opening the session; steps are captured again. Where neither the new memory
+        nor the old can be had, the session closes.
         """
         self._check_idle()
         spec, before = self.spec.with_budget(budget), self.spec
@@ -151,11 +158,16 @@ class GpuSession(RowSession):
         try:
             self._reopen(spec, rows)
         except BaseException:
-            self._reopen(before, rows)
+            try:
+                self._reopen(before, rows)
+            except BaseException:
+                self.close()
+                raise
             raise
 
     def _reopen(self, spec: BlockSpec, rows: Sequence[tuple[int, RowSnapshot]]) -> None:
         machinery = self._machinery
+        self._stepped = {}  # its results go with the memory that they lie in
         with self._work():
             machinery.reopen(spec)
             self._half.spec = self.spec = spec
@@ -172,14 +184,17 @@ class GpuSession(RowSession):
             self._machinery.set_sampling(self._place[row], temperature, top_p, seed)
 
     def _free_place(self) -> int:
-        place = len(self._place)
-        if place == self._options.places:
-            raise CapacityError(
-                tier="places", need=1, free=0, unit="rows",
-                says=f"all {self._options.places} places of this session hold rows",
-                hint="retire a row, or open the session with more places",
-            )  # fmt: skip
-        return place
+        return check_place(len(self._place), self._options.places)
+
+    @contextlib.contextmanager
+    def _taking(self, place: int) -> Iterator[None]:
+        """Work that fills a free place. Whatever interrupts it, the place is free again."""
+        with self._work():
+            try:
+                yield
+            except BaseException:
+                self._machinery.vacate(place)
+                raise
 
     def _seat(self, place: int) -> int:
         row = self._next_row
@@ -189,7 +204,6 @@ class GpuSession(RowSession):
 
     def _cut(self, row: int, tokens: int) -> None:
         self._lengths[row] = tokens
-        self._drawn.discard(row)
         relearnt = self._half.cropped(row, tokens)
         self._machinery.crop(self._place[row], tokens)
         if relearnt:
@@ -212,7 +226,7 @@ class GpuSession(RowSession):
         ids = self._check_tokens(tokens)
         start, machinery, place = self._lengths[row], self._machinery, self._place[row]
         stop = start + ids.numel()
-        self._check_room({row: start}, ids.numel())
+        check_room({row: start}, ids.numel(), machinery.tokens)
         logits = torch.empty(0)
         with self._work({row: start}):
             machinery.reserve({place: stop})
@@ -227,6 +241,7 @@ class GpuSession(RowSession):
             machinery.settle_row(place, stop, stale_from=start)
             machinery.commit({place: stop})
             machinery.hand_over(place, self._half.bound, row, stop)
+            self._drawn.discard(row)
             machinery.sample_first(place, logits, stop - 1)
             logits = logits.float().cpu()
         self._lengths[row] = stop
@@ -240,8 +255,11 @@ class GpuSession(RowSession):
             self._check_row(row)
         active = [row for row in self.rows if row in tokens]
         ids = self._check_tokens([tokens[row] for row in active])
+        before = {row: self._lengths[row] for row in active}
         self._steps(active, 1, dict(zip(active, ids.tolist(), strict=True)))
-        return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
+        # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
+        with self._work(before):
+            return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
 
     def run(self, steps: int, tokens: Mapping[int, int] | None = None) -> None:
         """`steps` steps of every row, whose tokens are sampled on the device; nothing is read back or waited for.
@@ -257,7 +275,7 @@ class GpuSession(RowSession):
         """
         self._check_idle()
         check_integer("steps", steps, 1)
-        self._check_room(self._lengths, steps)
+        check_room(self._lengths, steps, self._machinery.tokens)
         drawn = torch.empty(steps, self._options.places, dtype=torch.int64, device=self._machinery.device)
         self._run(steps, tokens, drawn)
         by_place = drawn.T.tolist()
@@ -280,26 +298,19 @@ class GpuSession(RowSession):
         self, active: Sequence[int], steps: int, tokens: Mapping[int, int], drawn: torch.Tensor | None = None
     ) -> None:
         before = {row: self._lengths[row] for row in active}
-        self._check_room(before, steps)
+        check_room(before, steps, self._machinery.tokens)
         lengths = {self._place[row]: length for row, length in before.items()}
         given = {self._place[row]: token for row, token in tokens.items()}
         with self._work(before):
             self._machinery.reserve({place: length + steps for place, length in lengths.items()})
+            # From here on neither what was drawn nor what the last step left is there any more.
+            self._drawn.difference_update(active)
+            self._stepped = {}
             self._machinery.run(bucket_of(len(self._place), self._options.places), lengths, given, steps, drawn)
             self._machinery.commit({place: length + steps for place, length in lengths.items()})
-        self._stepped = {row: before[row] + steps for row in active}
-        self._lengths.update(self._stepped)
+        self._lengths.update({row: length + steps for row, length in before.items()})
+        self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}
         self._drawn.update(active)
-
-    def _check_room(self, before: Mapping[int, int], more: int) -> None:
-        room = self._machinery.tokens
-        for row, length in before.items():
-            if length + more > room:
-                raise CapacityError(
-                    tier="row", need=length + more, free=room, unit="tokens",
-                    says=f"row {row} of {length} tokens cannot grow by {more}: rows of this session hold {room}",
-                    hint="crop the row, or open the session with more tokens",
-                )  # fmt: skip
 
     # What the last step left ----------------------------------------------------------------------
 
@@ -310,7 +321,7 @@ class GpuSession(RowSession):
         logits = made.new_full((len(self.rows), made.shape[1]), float("nan"))
         for i, row in enumerate(self.rows):
             if row in self._stepped:
-                logits[i] = made[self._place[row]]
+                logits[i] = made[self._stepped[row][0]]
         return logits
 
     def last_facts(self) -> StepFacts:
@@ -328,10 +339,10 @@ class GpuSession(RowSession):
         return selection_of(machinery.tiers.layers, places, lengths, self.spec, unlisted=unlisted)
 
     def _last_step(self) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """Places in batch order, and rows' lengths after the last step; 0 for those that sat it out."""
+        """Places in batch order, as they were, and rows' lengths after the last step; 0 for those that sat it out."""
         self._check_open()
-        lengths = [self._stepped.get(row, 0) for row in self.rows]
-        return [self._place[row] for row in self.rows], np.array(lengths, np.int64)
+        left = [self._stepped.get(row, (self._place[row], 0)) for row in self.rows]
+        return [place for place, _ in left], np.array([length for _, length in left], np.int64)
 
     def tokens(self) -> dict[int, int]:
         """By row, the token that the next step of `run` takes."""
@@ -353,10 +364,11 @@ class GpuSession(RowSession):
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
         check_snapshot(snapshot, self.shape)
+        snapshot = snapshot.plain()
         row = self.add()
         place = self._place[row]
         try:
-            self._check_room({row: 0}, snapshot.tokens)
+            check_room({row: 0}, snapshot.tokens, self._machinery.tokens)
             with self._work():
                 self._machinery.load(place, snapshot)
                 self._half.adopt(row, snapshot)
@@ -389,12 +401,15 @@ class GpuSession(RowSession):
         lanes = self._machinery.lanes
         self._working = True
         try:
-            with torch.inference_mode(), lanes.step():
+            with short_of_memory(self._machinery.capacity), torch.inference_mode(), lanes.step():
                 try:
                     yield
                 except BaseException:
                     lanes.settle()
                     for row, tokens in (before or {}).items():
+                        if self._lengths[row] != tokens:  # the step was made, and is undone
+                            self._drawn.discard(row)
+                            self._stepped.pop(row, None)
                         self._cut(row, tokens)
                         self._machinery.settle_row(self._place[row], tokens, stale_from=0)
                     raise

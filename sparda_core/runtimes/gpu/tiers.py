@@ -106,6 +106,10 @@ class GpuTiers:
             raise RowError(f"place={place} has no row; places in use: {sorted(self._lengths)}")
         return self._lengths[place]
 
+    def holds(self, place: int) -> bool:
+        """Whether a row lies in a place."""
+        return place in self._lengths
+
     def add(self, place: int) -> None:
         """An empty row in a free place."""
         self._take(place)
@@ -244,6 +248,8 @@ class GpuTiers:
 
 def _part(memory: torch.Tensor, plan: CapacityPlan) -> torch.Tensor:
     """As much of the caller's memory as the plan asks for."""
+    if not isinstance(memory, torch.Tensor):
+        raise ConfigError(f"host_memory is a {type(memory).__name__}; want a tensor, contiguous uint8 [bytes]")
     if memory.dtype != torch.uint8 or memory.ndim != 1 or not memory.is_contiguous():
         raise ConfigError(f"host_memory is {memory.dtype} {list(memory.shape)}; want contiguous uint8 [bytes]")
     if memory.numel() < plan.host_bytes:
@@ -256,7 +262,7 @@ def _part(memory: torch.Tensor, plan: CapacityPlan) -> torch.Tensor:
 
 @contextlib.contextmanager
 def short_of_memory(plan: CapacityPlan) -> Iterator[None]:
-    """Inside, torch's error for full device memory becomes ours."""
+    """Torch's error for full memory as ours."""
     try:
         yield
     except torch.OutOfMemoryError as wrong:
