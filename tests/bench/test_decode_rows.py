@@ -122,6 +122,10 @@ def test_a_document_holds_all_rows_and_is_shown_again(tmp_path: Path, capsys: py
     (tmp_path / "other.json").write_text(json.dumps({"rows": [{}]}))
     assert main(["bench", "decode", "--show", str(tmp_path / "other.json")]) == 2
     assert "no result of `sparda bench decode`" in capsys.readouterr().err
+    older = [{name: value for name, value in row.items() if name != "copies_beside_s"} for row in rows_at(16)]
+    (tmp_path / "older.json").write_text(json.dumps({"rows": older}))
+    assert main(["bench", "decode", "--show", str(tmp_path / "older.json")]) == 2
+    assert "a row lacks copies_beside_s" in capsys.readouterr().err
 
 
 def test_tables_have_a_line_a_row() -> None:

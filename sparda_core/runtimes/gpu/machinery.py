@@ -82,13 +82,17 @@ class Machinery:
             self._take()
 
     def _take(self) -> None:
-        places, shape, spec = self.options.places, self.shape, self.spec
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
             self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning,
             host_memory=self.options.host_memory,
         )
         self.rows = self.tiers.rows
+        self._take_rest()
+
+    def _take_rest(self) -> None:
+        """What is small beside the tiers, and may be what does not fit any more."""
+        places, shape, spec = self.options.places, self.shape, self.spec
         self.half = self.selector.bind_device(
             DeviceRoom(
                 shape=shape, spec=spec, places=places, tokens=self.tokens, device=self.device,
