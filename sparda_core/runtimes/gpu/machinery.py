@@ -73,7 +73,10 @@ class Machinery:
         self._paged: dict[int, int] = {}  # by place, tokens that its own pages hold
 
     def _open(self) -> None:
-        """Take the memory for all places."""
+        """Take the memory for all places. What can be refused is refused before: pinning it may take a minute."""
+        if type(self.selector).bind_device is Selector.bind_device:
+            raise ConfigError(f"selector {self.selector.name!r} has no GPU half (bind_device); it runs on a CPU only")
+        self._check_room(self.spec, self.selector.cut(self.spec, self.tokens).budget)
         self.capacity = self._capacity()
         with short_of_memory(self.capacity):
             self._take()
@@ -111,8 +114,11 @@ class Machinery:
         )  # fmt: skip
 
     def _check_dense(self, spec: BlockSpec) -> None:
-        need = spec.block_count(self.tokens)
-        if self.half.takes_every_block and self.runtime.offloads and spec.budget < need:
+        if self.half.takes_every_block:
+            self._check_room(spec, spec.block_count(self.tokens))
+
+    def _check_room(self, spec: BlockSpec, need: int) -> None:
+        if self.runtime.offloads and spec.budget < need:
             raise ConfigError(
                 f"budget={spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
                 f"{self.tokens} tokens: it attends to every block, and each needs a slot; raise budget (and slots), "

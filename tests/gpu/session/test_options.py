@@ -168,6 +168,18 @@ def test_a_graph_without_a_gpu_is_refused() -> None:
         opened(graph=True)
 
 
+@pytest.mark.parametrize(("selector", "runtime"), [("oracle", "offload-sync"), ("dense", "offload-prefetch")])
+def test_what_a_selector_cannot_do_is_refused_before_memory_is_taken(
+    selector: str, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparda_core.runtimes.gpu.machinery.GpuTiers", lambda *_, **__: pytest.fail("took memory"))
+    with pytest.raises(ConfigError, match=r"no GPU half|every block"):
+        GpuSession(
+            models()[1], runtime=RUNTIMES.make(runtime), selector=SELECTORS.make(selector), spec=SPEC,
+            options=GpuOptions(tokens=96),
+        )  # fmt: skip
+
+
 def test_dense_offloads_only_what_has_a_slot_for_every_block() -> None:
     with pytest.raises(ConfigError, match=r"budget=4 must be >= 6 for selector 'dense'"):
         opened("dense")
