@@ -129,7 +129,7 @@ def test_a_snapshot_of_any_layout_and_float_is_taken_over() -> None:
         lambda array: array.astype(array.dtype.newbyteorder()),
         lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),  # read only
     ):
-        parts = {name: change(getattr(kept, name)) for name in ("keys", "values", "queries")}
+        parts: dict[str, Any] = {name: change(getattr(kept, name)) for name in ("keys", "values", "queries")}
         row = session.adopt(attrs.evolve(kept, **parts))
         torch.testing.assert_close(session.decode({row: 4}).logits[1], want, rtol=1e-5, atol=1e-5)
         session.retire(row)
