@@ -33,7 +33,7 @@ def main() -> int:
         parser.error("no CUDA device on this machine; `make test` runs the same tests by Triton's interpreter")
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "tests/gpu", "-q", f"--junitxml={report}", *rest]
+        command = [sys.executable, "-m", "pytest", "tests/gpu", "-v", f"--junitxml={report}", *rest]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         result = {"gpu": machine, "exit_code": code, **summary(report), "provenance": provenance()}
     write_whole(args.out, json.dumps(result, indent=1) + "\n")

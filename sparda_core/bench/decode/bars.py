@@ -83,7 +83,7 @@ def _pool(batch: int, runtime: str) -> dict[str, Any]:
     return {
         "selector": "forecast", "runtime": runtime, "batch": batch, "context": 1 << 17, "churn": 0.10,
         "policy": "last-selection", "slots": 1.0, "engine": "uva", "launches": "graph", "host_dtype": "same",
-        "copies": "ours",
+        "copies": "ours", "copy_launch": "layer",
     }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def _sync_bound(have: Rows, batch: int) -> float:
 
 def _selection(have: Rows) -> Iterator[Bar]:
     shape = main_shape()
-    for row in have.all(policy="last-selection", slots=1.0, churn=0.10, launches="graph"):
+    for row in have.all(policy="last-selection", slots=1.0, churn=0.10, launches="graph", copy_launch="layer"):
         bound = {"query": {16: 2.0, 64: 2.0}, "forecast": {16: 2.5, 64: 1.6}}.get(row["selector"], {}).get(row["batch"])
         kinds = row.get("kinds_s", {})
         if bound is None or row["runtime"] == "resident" or any(kind not in kinds for kind in _SELECTING):
@@ -110,7 +110,8 @@ def _selection(have: Rows) -> Iterator[Bar]:
 
 
 def _throughput(have: Rows) -> Iterator[Bar]:
-    for row in have.all(selector="forecast", runtime="offload-prefetch", launches="graph", copies="ours"):
+    plain = {"launches": "graph", "copies": "ours", "engine": "uva", "copy_launch": "layer"}
+    for row in have.all(selector="forecast", runtime="offload-prefetch", **plain):
         name, field, bound = "memory-bound: floor / step", "floor_share", 0.72
         if row["bound"] == "link":
             name, field, bound = "link-bound: transfer floor / step", "link_share", 0.85

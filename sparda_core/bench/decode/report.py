@@ -115,7 +115,8 @@ def bound_s(early: Row, resident: Row) -> float:
     second adds the compute before the first transfer can be known and after the last one is needed.
     """
     slowdown = early["compute_beside_copy_s"] / early["compute_s"]
-    copies = early["head_s"] + early["copies_beside_s"] + early["tail_s"]
+    # Beside this step's compute where that was measured, else alone, which is the stricter bound.
+    copies = early["head_s"] + (early["copies_beside_s"] or early["copies_s"]) + early["tail_s"]
     return max(float(slowdown * resident["step_s"]), float(copies))
 
 

@@ -36,7 +36,7 @@ def _place(
 ):  # fmt: skip
     """Where runs lie in their blocks, WIDE values for each word of a run, and which of them exist."""
     o_run = i_r % PER * (RUN * WIDE)
-    # What a thread loads at a time is what it stores, at a time or two: nothing changes hands in between.
+    # A thread loads as many codes at a time as the values it stores at a time: nothing changes hands in between.
     o_w = tl.max_contiguous(tl.arange(0, RUN * WIDE), LANE)
     o_vw = (tl.arange(0, HALVES) * (WORDS * WIDE))[None, :, None] + o_w[None, None, :]
     m_rvw = (i_r < runs)[:, None, None]
@@ -83,37 +83,13 @@ def _codes_of(words):
 
 
 @triton.jit
-def _put_pairs(
-    target, b_rvqb, scale, i_t, i_r, runs, s_n, FIRST: tl.constexpr,
-    WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, NATIVE: tl.constexpr,
-):  # fmt: skip
-    """Pairs of words [ROWS, 2, RUN // 4, 2]: 8 values each, from the FIRST of every 16 on."""
-    ROWS: tl.constexpr = b_rvqb.shape[0]
-    o_run = i_r % PER * (RUN * 4)
-    o_qc = tl.arange(0, RUN // 4)[:, None] * 16 + FIRST + tl.arange(0, 8)[None, :]
-    o_vqc = (tl.arange(0, 2) * (WORDS * 4))[:, None, None] + o_qc[None, :, :]
-    m_rvqc = (i_r < runs)[:, None, None, None]
-    if WORDS % RUN != 0:
-        m_rvqc = m_rvqc & (o_run[:, None, None, None] + o_qc[None, None, :, :] < WORDS * 4)
-    values = from_e4m3(tl.reshape(_codes_of(b_rvqb), [ROWS, 2, RUN // 4, 8]), NATIVE) * scale[:, :, None, None]
-    p_rvqc = (target + i_t.to(tl.int64) * s_n + o_run)[:, None, None, None] + o_vqc[None, :, :, :]
-    tl.store(p_rvqc, values.to(target.dtype.element_ty), mask=m_rvqc)
-
-
-@triton.jit
 def _put(
     target, b_rvw, scale, i_t, i_r, runs, s_n,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, HALVES: tl.constexpr, LANE: tl.constexpr,
     NATIVE: tl.constexpr,
 ):  # fmt: skip
     """Runs to their blocks, float8 ones widened. A word holds four codes till then: bytes would take registers each."""
-    if HALVES == 2 and LANE == 8:
-        # A thread has 16 codes of 16 bytes, hence two stores of 16 bytes: each takes every other pair of words.
-        b_rvqba = tl.permute(tl.reshape(b_rvw, [b_rvw.shape[0], 2, RUN // 4, 2, 2]), (0, 1, 2, 4, 3))
-        first, second = tl.split(b_rvqba)
-        _put_pairs(target, first, scale, i_t, i_r, runs, s_n, 0, WORDS, RUN, PER, NATIVE)
-        _put_pairs(target, second, scale, i_t, i_r, runs, s_n, 8, WORDS, RUN, PER, NATIVE)
-    elif HALVES == 2:
+    if HALVES == 2:
         p_rvw, m_rvw = _place(target, i_t, i_r, runs, s_n, WORDS, RUN, PER, HALVES, LANE, 4)
         values = from_e4m3(tl.reshape(_codes_of(b_rvw), p_rvw.shape), NATIVE) * scale[:, :, None]
         tl.store(p_rvw, values.to(target.dtype.element_ty), mask=m_rvw)
@@ -230,7 +206,7 @@ def copy_options(
     values, float8 = 2 * source.shape[-2] * source.shape[-1], source.dtype != target.dtype
     if float8:
         runs = cut_runs(values, in_flight_bytes, halves=2, tuning=tuning or FLOAT8_TUNING)
-        loads, stores = 4 if target.element_size() == 2 else 1, 16 // target.element_size()
+        loads, stores = 4 // target.element_size(), 16 // target.element_size()
     else:
         runs = cut_runs(values * source.element_size(), in_flight_bytes, tuning=tuning)
         loads, stores = 4, 4
