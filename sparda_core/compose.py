@@ -2,7 +2,7 @@
 
     model = load_model("smollm2")
     pair = compose(model, "forecast", "offload-prefetch", spec=BlockSpec(budget=16))
-    pair.generate(model.encode("Once upon a time"), 32)
+    pair.generate(model.tokenizer.encode("Once upon a time"), 32)
 
 Given a ModelShape in place of a model, everything but running works, and torch is never loaded.
 """
@@ -76,7 +76,10 @@ class Combination:
         return self.runtime.prefill_plan(shape=self.shape, spec=self.spec, selector=self.selector, mode=mode)
 
     def open(self, **options: Any) -> CpuSession:
-        """A session; options override those given to `compose`. Use it in a `with` statement."""
+        """A session; options override those given to `compose`. Use it in a `with` statement.
+
+        For a model on a CUDA device it is a GpuSession, which has `run` and `draw`, too (docs/gpu.md).
+        """
         if self.model is None:
             raise ConfigError(f"model is only a shape ({self.shape.name}); compose with a loaded model to run it")
         session: Any = self.runtime.open(
@@ -217,7 +220,8 @@ def compose(
 
     selector, runtime  registered names, or objects; options go to the factories of named ones
     spec               None: the default BlockSpec
-    session_options    those of SessionOptions: link_bytes_per_s, threads, page_blocks, ...
+    session_options    those of SessionOptions on a CPU (link_bytes_per_s, threads, page_blocks, ...), of GpuOptions
+                       for a model on a CUDA device (places, tokens, host_dtype, ...)
     raises             UnknownNameError, CombinationError, ConfigError, before anything is allocated
     """
     shape = model if isinstance(model, ModelShape) else getattr(model, "shape", None)

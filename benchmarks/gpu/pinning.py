@@ -1,7 +1,7 @@
 """How host memory is best pinned: seconds to pin and free it, bytes it really takes, and how fast it is read in place.
 
     python -m benchmarks.gpu.pinning --gib 12 --json benchmarks/results/pinning.json
-    TRITON_INTERPRET=1 python -m benchmarks.gpu.pinning --check        # the correctness part alone, without a GPU
+    python -m benchmarks.gpu.pinning --check        # the correctness part alone; all there is without a GPU
 
 Gathers copy 2,048 blocks of 32 KiB (64 MiB) by a list that was never copied before. "first" is the first touch of
 the memory by this process: a virtual machine may have to fetch it from its host, whatever the method, so every method
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+import tests.gpu_env  # noqa: F401  decides whether Triton interprets, before it is imported
 from benchmarks.gpu.keep import keep
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.runtimes.gpu.alias import as_words, on_device

@@ -11,7 +11,7 @@ import attrs
 
 from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.cell import EARLY, SPEC, Cell, core_cells, main_shape
-from sparda_core.bench.decode.report import COLUMNS, comparisons, refused_row, row_of, table
+from sparda_core.bench.decode.report import COLUMNS, GAINS, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import SEED, add_json
 from sparda_core.cli.parser import number
@@ -150,9 +150,9 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     """Print the table, and what follows from it."""
     refused = [f"{row['key']}: {row['refused']}" for row in rows if "refused" in row]
     show_table("Decode steps", COLUMNS, table(rows), notes=refused)
-    lines = comparisons(rows)
+    lines = gains(rows)
     if lines:
-        show_table("What overlap and selection gain", tuple(lines[0]), [tuple(line.values()) for line in lines])
+        show_table("What overlap and selection gain at the paper's pool, 128K and 10 % churn", GAINS, lines)
     judged = [
         (bar.name, bar.where, bar.figure, ("at least " if bar.least else "at most ") + cell_text(bar.bound), bar.met)
         for bar in bars(rows)

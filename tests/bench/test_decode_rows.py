@@ -13,7 +13,7 @@ from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
 from sparda_core.bench.decode.floors import step_bytes
 from sparda_core.bench.decode.markdown import bars_table, kinds_table, steps_table
-from sparda_core.bench.decode.report import comparisons, refused_row, row_of, table
+from sparda_core.bench.decode.report import GAINS, comparisons, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows, table_csv
 from sparda_core.bench.decode.trace import batch_trace
 from sparda_core.cli.main import main
@@ -76,6 +76,15 @@ def test_comparisons_and_bars_follow_from_the_rows() -> None:
     assert not {(bar.name, bar.where): bar for bar in bars(slow)}["resident step: floor / step", "b16 128K"].met
 
 
+def test_gains_are_told_in_milliseconds_and_only_where_there_are_some() -> None:
+    rows = rows_at(16)
+    ((batch, headline, _, bound_ms, *_),) = gains(rows)
+    assert (batch, headline) == (16, pytest.approx(14 / 7.2))
+    assert bound_ms == pytest.approx(comparisons(rows)[0]["prefetch_bound_s"] * 1e3)
+    assert len(gains(rows)[0]) == len(GAINS)
+    assert gains([row for row in rows if row["runtime"] == "resident"]) == []
+
+
 def test_cells_are_measured_at_every_early_asked_for_and_judged_at_none(capsys: pytest.CaptureFixture[str]) -> None:
     told = ["bench", "decode", "--list", "--only", "forecast", "b1", "--most", "2", "--early", "0", "2"]
     assert main(told) == 0
@@ -113,6 +122,10 @@ def test_a_document_holds_all_rows_and_is_shown_again(tmp_path: Path, capsys: py
     (tmp_path / "other.json").write_text(json.dumps({"rows": [{}]}))
     assert main(["bench", "decode", "--show", str(tmp_path / "other.json")]) == 2
     assert "no result of `sparda bench decode`" in capsys.readouterr().err
+    older = [{name: value for name, value in row.items() if name != "copies_beside_s"} for row in rows_at(16)]
+    (tmp_path / "older.json").write_text(json.dumps({"rows": older}))
+    assert main(["bench", "decode", "--show", str(tmp_path / "older.json")]) == 2
+    assert "a row lacks copies_beside_s" in capsys.readouterr().err
 
 
 def test_tables_have_a_line_a_row() -> None:

@@ -96,6 +96,25 @@ def test_every_command_of_the_readme_has_its_help(command: str, capsys: pytest.C
     assert f"sparda {command}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md"])
+def test_a_page_lists_every_command(page: str) -> None:
+    from sparda_core.cli.main import COMMANDS
+
+    listed = re.findall(r"^\| `(?:sparda )?([a-z]+)` \|", (ROOT / page).read_text(), re.MULTILINE)
+    assert set(listed) >= set(COMMANDS)
+
+
+def test_the_predicted_steps_of_the_readme_are_what_predict_says() -> None:
+    from sparda_core.whatif.scenario import Scenario
+
+    table = r"^  \|( `dense` resident .*)\|\n  \|[ -|]+\n  \|(.* ms )\|$"
+    ((names, times),) = re.findall(table, (ROOT / "README.md").read_text(), re.MULTILINE)
+    for name, shown in zip(names.split("|"), times.split("|"), strict=True):
+        selector, runtime = re.findall(r"[a-z-]+", name)
+        step_s = Scenario(selector=selector, runtime=runtime, batch=16, churn=0.1).predict().step_s
+        assert f"{1e3 * step_s:.1f} ms" == shown.strip(), name
+
+
 def test_pages_show_every_command() -> None:
     assert {line.split()[0] for line in SHOWN} >= set(README_COMMANDS)
 

@@ -17,6 +17,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
+#: The same of `gains`: ratios of step times, at the paper's pool.
+GAINS = (
+    "batch", "query sync / prefetch", "sync / prefetch", "prefetch bound ms", "prefetch / bound",
+    "sync / (resident + copies)",
+)  # fmt: skip
+
+
 def row_of(cell: Cell, measured: Mapping[str, Any], shape: ModelShape, spec: BlockSpec) -> Row:
     """A measurement with its floors. `measured`: see `measure.Measured.to_plain`."""
     least = step_bytes(cell, shape, spec)
@@ -106,6 +113,16 @@ def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0
             if sync is None or resident is None else sync["step_s"] / (resident["step_s"] + sync["copies_s"]),
         })  # fmt: skip
     return out
+
+
+def gains(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    """`comparisons` as `GAINS` shows them, batches of which nothing can be compared left out."""
+    told = []
+    for batch, headline, overlap, bound, *rest in (line.values() for line in comparisons(rows)):
+        figures = (headline, overlap, None if bound is None else bound * 1e3, *rest)
+        if any(figure is not None for figure in figures):
+            told.append((batch, *figures))
+    return told
 
 
 def bound_s(early: Row, resident: Row) -> float:

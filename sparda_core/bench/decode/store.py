@@ -95,9 +95,7 @@ def read_rows(path: Path) -> Row:
 #: What a row says of its cell; one from before there was a choice of copy launch lacks that.
 _NAMES = tuple(field.name for field in attrs.fields(Cell) if field.name != "copy_launch")
 #: What is null where nothing moves.
-_PARTS = (
-    "copies_s", "copies_beside_s", "head_s", "tail_s", "compute_s", "compute_beside_copy_s", "kinds_s", "bound",
-)  # fmt: skip
+_PARTS = ("copies_s", "copies_beside_s", "head_s", "tail_s", "compute_s", "compute_beside_copy_s", "bound")
 #: Figures of every cell that was measured.
 _FIGURES = (
     "step_s", "step_p90_s", "tokens_per_s", "floor_s", "floor_share", "link_floor_s", "link_share", "link_bytes_per_s",

@@ -163,7 +163,8 @@ class CapacityPlan:
         tokens = _largest(lambda n: attrs.evolve(self, tokens=n).device_bytes <= limit, self.tokens)
         would = [f"{rows} rows of {self.tokens} tokens"] if rows else []
         would += [f"{self.places} rows of {tokens} tokens"] if tokens else []
-        hint = f"what fits: {' or '.join(would)}" if would else "not even one row of one token fits: the weights do not"
+        fixed = "not even one row of one token fits beside weights and what is reserved; raise gpu_memory_bytes"
+        hint = f"what fits: {' or '.join(would)}" if would else fixed
         raise CapacityError(
             tier="device", need=self.device_bytes, free=limit, unit="bytes", hint=hint,
             says=f"the session needs {self.device_bytes / 1e9:.2f} of {limit / 1e9:.2f} GB of device memory "

@@ -79,13 +79,17 @@ class Machinery:
             self._take()
 
     def _take(self) -> None:
-        places, shape, spec = self.options.places, self.shape, self.spec
         self._slots = self.capacity.slots if self.runtime.offloads else 0
         self.tiers = GpuTiers(
             self.capacity, dtype=self.decoder.dtype, device=self.device, pinning=self.options.pinning,
             host_memory=self.options.host_memory,
         )
         self.rows = self.tiers.rows
+        self._take_rest()
+
+    def _take_rest(self) -> None:
+        """What is small beside the tiers, and may be what does not fit any more."""
+        places, shape, spec = self.options.places, self.shape, self.spec
         self.half = self.selector.bind_device(
             DeviceRoom(
                 shape=shape, spec=spec, places=places, tokens=self.tokens, device=self.device,
@@ -178,11 +182,15 @@ class Machinery:
             self._draws[nucleus] = sample_scratch(self.options.places, self.shape.vocab, self.device, nucleus=nucleus)
         return self._draws[nucleus]
 
-    def run(self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int], steps: int) -> None:
+    def run(
+        self, bucket: int, lengths: Mapping[int, int], tokens: Mapping[int, int], steps: int,
+        drawn: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Issue `steps` steps of the places in `lengths`; the others sit them out.
 
         lengths  by place, tokens in the cache
         tokens   by place, the token to decode, where it is not what was sampled last
+        drawn    int64 [steps, places], written: what each step sampled, undefined where a place sat it out
         """
         position = np.full(self.options.places, -1, np.int32)
         position[list(lengths)] = list(lengths.values())
@@ -193,8 +201,10 @@ class Machinery:
             self.rows.token.index_copy_(0, *upload(np.array([list(tokens), list(tokens.values())], np.int64), room))
         self._last = StepKey(bucket, any(self._sampled[place] for place in lengths))
         self._position = None
-        for _ in range(steps):
+        for step in range(steps):
             self._replays.run(self._last)
+            if drawn is not None:
+                drawn[step].copy_(self.rows.token)
         self._position = np.where(position < 0, position, position + steps)
 
     def logits(self) -> torch.Tensor:

@@ -20,7 +20,7 @@ _HOTTEST = torch.finfo(torch.float32).max
 def check_sampling(temperature: float, top_p: float, seed: int) -> None:
     """Raise ConfigError outside 0 <= temperature < 2**128 (float32), 0 < top_p <= 1, 0 <= seed < 2**63."""
     for name, value in (("temperature", temperature), ("top_p", top_p)):
-        if not isinstance(value, numbers.Real):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise ConfigError(f"{name}={value!r} must be a number")
     if not 0 <= temperature <= _HOTTEST:
         raise ConfigError(f"temperature={temperature} must be >= 0 and below 2**128, as float32 holds it")

@@ -266,6 +266,22 @@ class GpuSession(RowSession):
 
         tokens  first tokens of rows; the others go on with the one drawn by the step, or the prefill, before
         """
+        self._run(steps, tokens, None)
+
+    def draw(self, steps: int, tokens: Mapping[int, int] | None = None) -> dict[int, list[int]]:
+        """As `run`, and waits once at the end: by row, the token that each step drew, oldest first.
+
+        What the first step took is not among them: after a prefill, `tokens` tells it.
+        """
+        self._check_idle()
+        check_integer("steps", steps, 1)
+        check_room(self._lengths, steps, self._machinery.tokens)
+        drawn = torch.empty(steps, self._options.places, dtype=torch.int64, device=self._machinery.device)
+        self._run(steps, tokens, drawn)
+        by_place = drawn.T.tolist()
+        return {row: by_place[self._place[row]] for row in self.rows}
+
+    def _run(self, steps: int, tokens: Mapping[int, int] | None, drawn: torch.Tensor | None) -> None:
         self._check_idle()
         check_integer("steps", steps, 1)
         given = {} if tokens is None else tokens
@@ -276,9 +292,11 @@ class GpuSession(RowSession):
             raise ConfigError(f"tokens must name the first token of rows {unknown or 'of the session, which has none'}")
         if given:
             self._check_tokens(list(given.values()))
-        self._steps(self.rows, steps, given)
+        self._steps(self.rows, steps, given, drawn)
 
-    def _steps(self, active: Sequence[int], steps: int, tokens: Mapping[int, int]) -> None:
+    def _steps(
+        self, active: Sequence[int], steps: int, tokens: Mapping[int, int], drawn: torch.Tensor | None = None
+    ) -> None:
         before = {row: self._lengths[row] for row in active}
         check_room(before, steps, self._machinery.tokens)
         lengths = {self._place[row]: length for row, length in before.items()}
@@ -288,7 +306,7 @@ class GpuSession(RowSession):
             # From here on neither what was drawn nor what the last step left is there any more.
             self._drawn.difference_update(active)
             self._stepped = {}
-            self._machinery.run(bucket_of(len(self._place), self._options.places), lengths, given, steps)
+            self._machinery.run(bucket_of(len(self._place), self._options.places), lengths, given, steps, drawn)
             self._machinery.commit({place: length + steps for place, length in lengths.items()})
         self._lengths.update({row: length + steps for row, length in before.items()})
         self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from sparda_core.errors import CapacityError, ConfigError, UnknownNameError
 from sparda_core.plan import Kind
@@ -64,8 +65,11 @@ def test_the_copy_kernel_is_sized_by_rule_or_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"places": 0}, {"copy_rule": "best"}, {"host_dtype": "fp4"}, {"top_p": 0.0}, {"temperature": -1.0}, {"link": 2}],
-)
+    [
+        {"places": 0}, {"copy_rule": "best"}, {"host_dtype": "fp4"}, {"top_p": 0.0}, {"top_p": True},
+        {"temperature": -1.0}, {"temperature": "hot"}, {"link": 2},
+    ],
+)  # fmt: skip
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         GpuOptions.of(**options)
@@ -133,8 +137,17 @@ def test_slots_come_from_a_memory_budget_and_what_cannot_fit_is_refused_with_the
     with opened("forecast", gpu_memory_bytes=need + (1 << 16)) as session:
         assert session.capacity.slots >= SPEC.budget
         assert session.capacity.device_bytes <= need + (1 << 16)
-    with pytest.raises(CapacityError, match=r"device"):
+    with pytest.raises(CapacityError, match=r"device memory .*reserved 2\.00.* beside weights and"):
         opened("forecast", gpu_memory_bytes=need // 100)
+
+
+def test_a_device_that_is_full_is_told_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("sparda_core.runtimes.gpu.machinery.attend_scratch", full)
+    with pytest.raises(CapacityError, match=r"tier='device' needs \d+ bytes .*; lower places, tokens or slots"):
+        opened()
 
 
 def test_a_budget_that_does_not_fit_leaves_the_session_as_it_was() -> None:

@@ -71,6 +71,27 @@ def test_steps_without_the_host_take_the_tokens_that_they_sample() -> None:
         close(pair.gpu.last_logits(), result.logits)
 
 
+def test_drawn_tokens_are_told_by_row_and_in_order() -> None:
+    """As many steps one by one, and a row that retires so that places and rows differ."""
+    steps = 16 if DEVICE.type == "cuda" else 2
+    with Pair("forecast", "offload-prefetch", places=3) as pair:
+        gone, kept = pair.add(prompt(3)), pair.add(prompt(30, 1))
+        pair.retire(gone)
+        pair.add(prompt(9, 2))
+        first = pair.gpu.tokens()
+        drawn = pair.gpu.draw(steps)
+        assert list(drawn) == list(pair.gpu.rows)
+        assert {row: tokens[-1] for row, tokens in drawn.items()} == pair.gpu.tokens()
+        wanted = {row: [token] for row, token in first.items()}
+        for _ in range(steps):
+            logits = pair.cpu.decode({row: tokens[-1] for row, tokens in wanted.items()}).logits
+            for i, row in enumerate(pair.cpu.rows):
+                wanted[row].append(int(logits[i].argmax()))
+        assert {row: tokens[1:] for row, tokens in wanted.items()} == drawn
+        with pytest.raises(CapacityError, match=f"row {kept} of .* cannot grow by 1000000000"):
+            pair.gpu.draw(10**9)
+
+
 def _greedy(row: int, length: int) -> int:
     """What prefill of the prompt that the row read chooses."""
     with Pair("window", "resident", places=1) as other:
