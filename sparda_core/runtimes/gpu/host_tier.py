@@ -26,6 +26,8 @@ class HostTier:
         self._block, self._float8 = plan.spec.block, plan.float8
         # Tokens written of each (place, layer): in mid-prefill the layers differ.
         self._ends = np.zeros((plan.places, plan.offloaded_layers), np.int64)
+        # Partly filled last block of each row as it was before the work under way, which may have to be undone.
+        self._before = [-1] * plan.places
         sizes = StoreSizes.of(plan, plan.offloaded_layers, dtype, device)
         # Slots first: they fail in an instant where memory is short, pinning takes a second for every 2 GiB.
         self.slots = SlotStore(sizes)
@@ -54,6 +56,7 @@ class HostTier:
     def add(self, place: int) -> None:
         """An empty row."""
         self.pages.add(place)
+        self._before[place] = -1
         self.slots.empty(place)
         self._ends[place] = 0
 
@@ -67,7 +70,7 @@ class HostTier:
         """`copy` starts as `source`: shared pages, slots of its own with the same content."""
         self.pages.fork(source, copy)
         self.slots.copy(source, copy)
-        self._ends[copy] = self._ends[source]
+        self._ends[copy], self._before[copy] = self._ends[source], self._before[source]
 
     def move(self, source: int, target: int) -> None:
         """The row of `source` from now on lies in `target`."""
@@ -75,6 +78,7 @@ class HostTier:
         self.slots.copy(source, target)
         self.slots.empty(source)
         self._ends[target], self._ends[source] = self._ends[source], 0
+        self._before[target] = self._before[source]
 
     def crop(self, place: int, tokens: int) -> None:
         """Drop pages beyond the first `tokens` tokens; `refresh` looks after the slots."""
@@ -88,6 +92,7 @@ class HostTier:
         """The first `tokens` tokens are written."""
         self.pages.commit(place, tokens)
         self._ends[place] = tokens
+        self._before[place] = tokens // self._block if tokens % self._block else -1
 
     def refresh(self, place: int, tokens: int, *, stale_from: int) -> None:
         """Drop blocks from that of `stale_from` on, and give the partly filled last block of `tokens` its slot."""
@@ -141,7 +146,7 @@ class HostTier:
             ids = self.pages.block_ids(at, place, torch.arange(first, first + full, device=tokens.device))
             self.pages.write_blocks(ids.reshape(-1), *quantise_blocks(blocks[:, :full].flatten(0, 1)))
         if stop % size:
-            slots, _ = self.slots.admit(place, stop // size, at)
+            slots, _ = self.slots.admit(place, stop // size, at, spare=self._before[place])
             self.slots.write_blocks(at, slots, blocks[:, full])
         self._ends[place, at] = stop
 

@@ -89,15 +89,19 @@ class SlotStore:
             where[..., from_block:keep] = -1
             where[..., keep + 1 :] = -1
 
-    def admit(self, place: int, block: int, at: int | slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
+    def admit(
+        self, place: int, block: int, at: int | slice = ALL, *, spare: int = -1
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         """Give one block of a row a slot in every KV head, as `SlotPool.admit` does: its own where it has one, else
-        the lowest empty one, else that of the least recently selected block (ties to the lower slot).
+        the lowest empty one, else that of the least recently selected block (ties to the lower slot), but for `spare`.
 
         Returns int64 [(L,) Hk] where in `array` of its layer the slot lies, and bool: it had it already, so that what
         lies there is the block.
         """
         held, used, where = self.held[at, place], self.used[at, place], self.where[at, place]
         order = torch.where(held >= 0, used.long() + 1, 0)
+        if spare >= 0:
+            order = torch.where(held == spare, 1 << 40, order)
         # The first of the least: argmin alone promises no order among equals.
         order = order * self.slots + torch.arange(self.slots, device=order.device)
         victim, own = order.argmin(-1), where[..., block].long()

@@ -129,8 +129,8 @@ def test_a_snapshot_of_any_layout_and_float_is_taken_over() -> None:
         lambda array: array.astype(array.dtype.newbyteorder()),
         lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),  # read only
     ):
-        parts = {name: change(getattr(kept, name)) for name in ("keys", "values", "queries")}
-        row = session.adopt(attrs.evolve(kept, **parts))  # type: ignore[arg-type]
+        parts: dict[str, Any] = {name: change(getattr(kept, name)) for name in ("keys", "values", "queries")}
+        row = session.adopt(attrs.evolve(kept, **parts))
         torch.testing.assert_close(session.decode({row: 4}).logits[1], want, rtol=1e-5, atol=1e-5)
         session.retire(row)
     session.close()
@@ -239,4 +239,26 @@ def test_a_device_that_is_full_is_told_in_our_words_wherever_it_shows(monkeypatc
                 call()
         assert session.length(0) == 20
     session.run(1, {0: 1})  # the step that failed may have drawn another
+    session.close()
+
+
+def test_a_prompt_that_is_cut_short_leaves_a_float8_rows_last_block_exact() -> None:
+    """Its slots are the only place that has it whole; later chunks fill it up and need slots themselves."""
+
+    def cut(done: int) -> None:
+        if done == 36:
+            raise KeyboardInterrupt
+
+    session = GpuSession(
+        models()[1], runtime=RUNTIMES.make("offload-prefetch", policy="lru"), selector=SELECTORS.make("forecast"),
+        spec=SPEC, options=GpuOptions.of(places=1, tokens=160, page_blocks=2, host_dtype="fp8"),
+    )  # fmt: skip
+    session.prefill(session.add(), prompt(70))
+    session.decode({0: 1})  # fills the slots
+    before = session.snapshot(0)
+    with pytest.raises(KeyboardInterrupt):
+        session.prefill(0, prompt(40), chunk=9, progress=cut)
+    after = session.snapshot(0)
+    np.testing.assert_array_equal(after.keys, before.keys)
+    np.testing.assert_array_equal(after.values, before.values)
     session.close()
