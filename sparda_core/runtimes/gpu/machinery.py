@@ -19,6 +19,7 @@ from sparda_core.plan import Lane, Phase
 from sparda_core.runtime import Runtime
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
 from sparda_core.runtimes.gpu.clock import clock_of
+from sparda_core.runtimes.gpu.counted import counted_facts
 from sparda_core.runtimes.gpu.engines import check_engine, make_engine
 from sparda_core.runtimes.gpu.executor import Issue, Piece, pieces_of
 from sparda_core.runtimes.gpu.graphs import Captured, Eager, Replays, StepKey
@@ -223,28 +224,10 @@ class Machinery:
     def facts(
         self, places: Sequence[int], active: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64]
     ) -> StepFacts:
-        """Facts of the last step, rows in the order of `places`.
-
-        lengths  int64 [B], tokens after the step; 0 where a row was not active
-        """
-        at = torch.tensor(list(places), dtype=torch.int64, device=self.device)
-        size = (self.shape.layers, len(places), self.shape.kv_heads)
-        none = np.zeros(size, np.int64)
-        mask = active[None, :, None]
-        tiers, first = self.tiers.layers, self.plan.resident_layers
-        counts = torch.stack([tier.choice.counts for tier in tiers])[:, at].cpu().numpy().astype(np.int64)
-        blocks = (lengths + self.spec.block - 1) // self.spec.block
-        if self.half.takes_every_block:
-            # A resident layer's choice is never written where attention takes every block.
-            counts[:first] = blocks[None, :, None]
-        misses = none.copy()
-        diffs = [tier.diff.misses for tier in tiers[first:] if tier.diff is not None]
-        if diffs:
-            misses[first:] = torch.stack(diffs)[:, at].cpu().numpy()
-        opened = np.broadcast_to(((lengths - 1) % self.spec.block == 0)[None, :, None], size).astype(np.int64)
-        return StepFacts(
-            new_tokens=1, budget=self.spec.budget, slots=self._slots, active=active, lengths=lengths,
-            selected=counts * mask, misses=misses * mask, opened=opened * mask, late=none, wasted=none,
+        """Facts of the last step; see `counted_facts`."""
+        return counted_facts(
+            self.tiers.layers, places, active, lengths, spec=self.spec, slots=self._slots,
+            resident=self.plan.resident_layers, takes_every_block=self.half.takes_every_block,
         )  # fmt: skip
 
     # Places ---------------------------------------------------------------------------------------

@@ -11,17 +11,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from sparda_core.errors import ConfigError
-from sparda_core.facts import StepFacts
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.graphs import bucket_of
-from sparda_core.runtimes.gpu.last_selection import selection_of
+from sparda_core.runtimes.gpu.last_step import LastStep
 from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
@@ -29,13 +26,12 @@ from sparda_core.runtimes.gpu.prompt import CpuHalf
 from sparda_core.runtimes.gpu.refusals import check_place, check_room
 from sparda_core.runtimes.gpu.sampling import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
-from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, check_integer
 
 
-class GpuSession(RowSession):
+class GpuSession(LastStep):
     """See `Session`. Not safe for use from several threads at once."""
 
     def __init__(
@@ -51,9 +47,6 @@ class GpuSession(RowSession):
             # A selector pays for its own projections only: without this, every step of the others would compute them.
             decoder = decoder.with_forecast(None)
         self.shape, self._options = decoder.shape, options
-        self._place: dict[int, int] = {}  # row -> place; the places in use are the first ones
-        # row -> its place in the last step and its length after it, of rows that were in it
-        self._stepped: dict[int, tuple[int, int]] = {}
         self._drawn: set[int] = set()  # rows whose next token is known on the device
         self._machinery = Machinery(decoder, runtime=runtime, selector=selector, spec=spec, options=options)
         self._half = CpuHalf(
@@ -311,44 +304,6 @@ class GpuSession(RowSession):
         self._lengths.update({row: length + steps for row, length in before.items()})
         self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}
         self._drawn.update(active)
-
-    # What the last step left ----------------------------------------------------------------------
-
-    def last_logits(self) -> torch.Tensor:
-        """float32 [B, vocab] of the last step, in batch order, on the CPU; NaN for rows that sat it out."""
-        self._check_open()
-        made = self._machinery.logits().float().cpu()
-        logits = made.new_full((len(self.rows), made.shape[1]), float("nan"))
-        for i, row in enumerate(self.rows):
-            if row in self._stepped:
-                logits[i] = made[self._stepped[row][0]]
-        return logits
-
-    def last_facts(self) -> StepFacts:
-        """What the last step met. Late blocks are not counted: nobody looks at the clock in mid-step."""
-        places, lengths = self._last_step()
-        return self._machinery.facts(places, lengths > 0, lengths)
-
-    def last_selection(self) -> npt.NDArray[np.int32]:
-        """int32 [L, B, Hk, budget]: blocks that the last step attended to, in batch order, -1 beyond them and for rows
-        that sat it out. Raises ConfigError where attention took more blocks than the budget lists.
-        """
-        places, lengths = self._last_step()
-        machinery = self._machinery
-        unlisted = machinery.plan.resident_layers if machinery.half.takes_every_block else 0
-        return selection_of(machinery.tiers.layers, places, lengths, self.spec, unlisted=unlisted)
-
-    def _last_step(self) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """Places in batch order, as they were, and rows' lengths after the last step; 0 for those that sat it out."""
-        self._check_open()
-        left = [self._stepped.get(row, (self._place[row], 0)) for row in self.rows]
-        return [place for place, _ in left], np.array([length for _, length in left], np.int64)
-
-    def tokens(self) -> dict[int, int]:
-        """By row, the token that the next step of `run` takes."""
-        self._check_open()
-        drawn = self._machinery.rows.token.tolist()
-        return {row: drawn[self._place[row]] for row in self.rows}
 
     # Moving rows between sessions ------------------------------------------------------------------
 
