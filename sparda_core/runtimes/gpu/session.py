@@ -270,8 +270,10 @@ class GpuSession(LastStep):
         check_integer("steps", steps, 1)
         check_room(self._lengths, steps, self._machinery.tokens)
         drawn = torch.empty(steps, self._options.places, dtype=torch.int64, device=self._machinery.device)
+        before = dict(self._lengths)
         self._run(steps, tokens, drawn)
-        by_place = drawn.T.tolist()
+        with self._work(before):  # as in `decode`: Ctrl-C comes while the host waits here
+            by_place = drawn.T.tolist()
         return {row: by_place[self._place[row]] for row in self.rows}
 
     def _run(self, steps: int, tokens: Mapping[int, int] | None, drawn: torch.Tensor | None) -> None:

@@ -95,6 +95,34 @@ def test_steps_that_find_no_room_cost_neither_tokens_nor_what_the_last_step_left
     again.close()
 
 
+def test_drawn_tokens_that_nobody_got_were_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = opened("query", "offload-sync", places=1)
+    session.prefill(session.add(), prompt(20))
+    run, tolist, cuts = session._run, torch.Tensor.tolist, []
+
+    def cut_once(tensor: torch.Tensor) -> Any:
+        if cuts:
+            return tolist(tensor)
+        cuts.append(tensor)
+        raise KeyboardInterrupt
+
+    def then_cut(*given: Any) -> None:
+        run(*given)
+        monkeypatch.setattr(torch.Tensor, "tolist", cut_once)
+
+    monkeypatch.setattr(session, "_run", then_cut)
+    with pytest.raises(KeyboardInterrupt):
+        session.draw(3, {0: 5})
+    monkeypatch.undo()
+    assert len(cuts) == 1
+    assert session.length(0) == 20
+    other = opened("query", "offload-sync", places=1)
+    other.prefill(other.add(), prompt(20))
+    assert session.draw(3, {0: 5}) == other.draw(3, {0: 5})
+    session.close()
+    other.close()
+
+
 def test_a_step_whose_results_nobody_got_was_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host waits for a step where it reads the results, so that is where Ctrl-C comes."""
 
