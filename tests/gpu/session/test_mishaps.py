@@ -98,7 +98,7 @@ def test_steps_that_find_no_room_cost_neither_tokens_nor_what_the_last_step_left
 def test_drawn_tokens_that_nobody_got_were_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     session = opened("query", "offload-sync", places=1)
     session.prefill(session.add(), prompt(20))
-    run, tolist, cuts = session._run, torch.Tensor.tolist, []
+    run, tolist, cuts = session._run, torch.Tensor.tolist, list[torch.Tensor]()
 
     def cut_once(tensor: torch.Tensor) -> Any:
         if cuts:
