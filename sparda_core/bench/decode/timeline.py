@@ -61,7 +61,7 @@ def graph_timeline(session: GpuSession, *, steps: int = STEPS) -> Timeline:
 def _profiled(work: Callable[[], None]) -> list[Ran]:
     """What ran on the device."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         work()
         torch.cuda.synchronize()
     return [_ran(event) for event in seen.events() or () if event.device_type == DeviceType.CUDA]

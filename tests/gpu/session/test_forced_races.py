@@ -22,10 +22,8 @@ from tests.gpu_env import DEVICE
 
 ON_GPU = DEVICE.type == "cuda"
 LENGTHS, STEPS, ROUNDS = ((205, 61), 24, 4) if ON_GPU else ((70,), 1, 1)
-PAIRS = [
-    ("forecast", "offload-prefetch"), ("forecast", "offload-sync"), ("query", "offload-sync"),
-    ("infinigen", "offload-prefetch"),
-]  # fmt: skip
+PREFETCH, SYNC, QUERY_SYNC = ("forecast", "offload-prefetch"), ("forecast", "offload-sync"), ("query", "offload-sync")
+PAIRS = [PREFETCH, SYNC, QUERY_SYNC, ("infinigen", "offload-prefetch")]
 #: Launches of the copy kernel in captured steps: one a layer, or one for all.
 LAUNCHES = [(True, "layer"), (True, "step"), (False, "layer")] if ON_GPU else [(False, "layer")]
 
@@ -83,10 +81,10 @@ def attend_without_fetch(plan: StepPlan) -> StepPlan:
     return _without(plan, Kind.ATTEND, Kind.FETCH)
 
 
-def fetch_without_diff(plan: StepPlan) -> StepPlan:
-    """A copy does not wait for its list; the first one still does, or its lane would not be captured at all."""
+def fetch_without_list(plan: StepPlan) -> StepPlan:
+    """A copy waits for nothing, so not for its list; the first one still does, or its lane would not be captured."""
     first = next(op for op in plan if op.kind == Kind.FETCH)
-    return _without(plan, Kind.FETCH, Kind.DIFF, keep=first)
+    return _without(plan, Kind.FETCH, "", keep=first)
 
 
 def _without(plan: StepPlan, kind: str, waited: str, keep: Op | None = None) -> StepPlan:
@@ -97,23 +95,28 @@ def _without(plan: StepPlan, kind: str, waited: str, keep: Op | None = None) -> 
     ])  # fmt: skip
 
 
-#: What is dropped, and what must be late for it to show.
-MUTANTS = [(attend_without_fetch, Kind.FETCH), (fetch_without_diff, Kind.DIFF)]
+#: Pair, what is dropped, and what must be late for it to show. A Forecast's list is ready a layer before a copy that
+#: waits for its own layer: there, nothing shows.
+MUTANTS = [
+    *((pair, attend_without_fetch, Kind.FETCH) for pair in (PREFETCH, SYNC, QUERY_SYNC)),
+    *((pair, fetch_without_list, Kind.DIFF) for pair in (PREFETCH, QUERY_SYNC)),
+]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("graph", [True, False])
-@pytest.mark.parametrize(("mutant", "late"), MUTANTS)
-@pytest.mark.parametrize(("selector", "runtime"), PAIRS[:2])
-def test_a_dropped_wait_changes_the_answer(selector: str, runtime: str, mutant: Any, late: str, *, graph: bool) -> None:
+@pytest.mark.parametrize(("pair", "mutant", "late"), MUTANTS)
+def test_a_dropped_wait_changes_the_answer(pair: tuple[str, str], mutant: Any, late: str, *, graph: bool) -> None:
+    selector, runtime = pair
     want = decoded(selector, runtime, graph=graph)
     assert same(decoded(selector, runtime, graph=graph, spins=Spins(0, only=[late])), want)
     assert not same(decoded(selector, runtime, graph=graph, spins=Spins(0, only=[late]), mutant=mutant), want)
 
 
-@pytest.mark.parametrize("mutant", [mutant for mutant, _ in MUTANTS])
-def test_the_mutants_drop_a_wait_and_nothing_else(mutant: Any) -> None:
-    plan = RUNTIMES.make("offload-prefetch").decode_plan(shape=WIDE, spec=SPEC, selector=SELECTORS.make("forecast"))
+@pytest.mark.parametrize(("pair", "mutant"), [(pair, mutant) for pair, mutant, _ in MUTANTS])
+def test_the_mutants_drop_a_wait_and_nothing_else(pair: tuple[str, str], mutant: Any) -> None:
+    selector, runtime = pair
+    plan = RUNTIMES.make(runtime).decode_plan(shape=WIDE, spec=SPEC, selector=SELECTORS.make(selector))
     lost = [(a, b) for a, b in zip(plan, mutant(plan), strict=True) if a != b]
     assert lost
     for before, after in lost:
