@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from sparda_core.errors import ConfigError, RowError, SpardaError
 from sparda_core.runtime import Session
+from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.shapes import ModelShape
 
 
@@ -37,6 +39,37 @@ class RowSession(Session):
         if len(rows) != len(self._lengths) or set(rows) != set(self._lengths):
             raise ConfigError(f"rows={list(rows)} must name every row once: {list(self._lengths)}")
         self._lengths = {row: self._lengths[row] for row in rows}
+
+    @abc.abstractmethod
+    def snapshot(self, row: int) -> RowSnapshot:
+        """The row's cache, to be continued in another session of the same model, on any device."""
+
+    @abc.abstractmethod
+    def adopt(self, snapshot: RowSnapshot) -> int:
+        """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
+
+    @property
+    def used_bytes(self) -> dict[str, int]:
+        """Bytes in use by tier, "host" and "device"."""
+        self._check_open()
+        return self._used_bytes()
+
+    def close(self) -> None:
+        """Wait for what runs and give memory back; closing twice is allowed."""
+        if self._closed:
+            return
+        self._check_idle()
+        self._closed = True
+        self._lengths.clear()
+        self._release()
+
+    @abc.abstractmethod
+    def _used_bytes(self) -> dict[str, int]:
+        """See `used_bytes`."""
+
+    @abc.abstractmethod
+    def _release(self) -> None:
+        """Stop lanes and let memory go; called once, with no row left."""
 
     def _check_open(self) -> None:
         if self._closed:

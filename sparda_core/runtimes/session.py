@@ -242,7 +242,7 @@ class CpuSession(RowSession):
     # Moving rows between sessions ------------------------------------------------------------------
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """The row's cache, to be continued in another session of the same model."""
+        """The row's cache, to be continued in another session of the same model, on any device."""
         self._check_row(row)
         return take_snapshot(self._tiers, self._queries, row, self._lengths[row])
 
@@ -258,21 +258,12 @@ class CpuSession(RowSession):
         self._commit(row, snapshot.tokens)
         return row
 
-    @property
-    def used_bytes(self) -> dict[str, int]:
-        """Bytes in use by tier, "host" and "device"."""
-        self._check_open()
+    def _used_bytes(self) -> dict[str, int]:
         return self._tiers.used_bytes
 
-    def close(self) -> None:
-        """Stop the copy lane and drop every row; closing twice is allowed."""
-        if self._closed:
-            return
-        self._check_idle()
-        self._closed = True
+    def _release(self) -> None:
         if self._lane is not None:
             self._lane.close()
-        self._lengths.clear()
         self._tiers = None  # type: ignore[assignment]
 
     @contextlib.contextmanager

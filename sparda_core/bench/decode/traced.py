@@ -10,7 +10,7 @@ import numpy as np
 from sparda_core.bench.decode.trace import BatchTrace
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
-from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, Selector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes, Selector
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
 
@@ -38,6 +38,12 @@ class Traced(Selector):
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """As the inner selector, whose CPU half is never asked to select here."""
         return self.inner.bind(shape=shape, spec=spec)
+
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """As the inner selector, and the trace of every row."""
+        steps, _, width = self.trace.selections.shape
+        played = 4 * steps * int(self.trace.streams.size) * width
+        return self.inner.device_bytes(sizes) + int(played)
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The inner GPU half, then the trace."""

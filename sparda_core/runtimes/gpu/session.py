@@ -24,7 +24,7 @@ from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
 from sparda_core.runtimes.gpu.refusals import check_place, check_room
-from sparda_core.runtimes.gpu.sampling import SEEDS
+from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import Selector
@@ -336,21 +336,12 @@ class GpuSession(LastStep):
         self._lengths[row] = snapshot.tokens
         return row
 
-    @property
-    def used_bytes(self) -> dict[str, int]:
-        """Bytes taken by tier, "host" and "device"."""
-        self._check_open()
+    def _used_bytes(self) -> dict[str, int]:
         return self._machinery.used_bytes
 
-    def close(self) -> None:
-        """Wait for what runs and give memory back; closing twice is allowed."""
-        if self._closed:
-            return
-        self._check_idle()
-        self._closed = True
-        self._machinery.close()
-        self._lengths.clear()
+    def _release(self) -> None:
         self._place.clear()
+        self._machinery.close()
 
     @contextlib.contextmanager
     def _work(self, before: Mapping[int, int] | None = None) -> Iterator[None]:
