@@ -10,7 +10,7 @@ Given a ModelShape in place of a model, everything but running works, and torch 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -155,26 +155,25 @@ class Combination:
     ) -> Generated:  # fmt: skip
         """Continue a prompt; greedy at temperature 0, else nucleus sampling.
 
+        A GPU session draws on the device, as its `draw` does, with another random generator than a CPU's: greedy text
+        is the same, sampled text is not. It takes memory for prompt and continuation, unless `tokens` was set.
         raises ConfigError where the prompt is empty or prompt and continuation exceed the model's context
         """
-        from sparda_core.models.sampling import Sampler
-
         _check_length(len(ids), max_new_tokens, self.shape)
-        sampler = Sampler(temperature=temperature, top_p=top_p, seed=seed)
         tokens: list[int] = []
         facts: list[StepFacts] = []
-        with self.open() as session:
+        room = {"tokens": len(ids) + max_new_tokens} if self.on_gpu and "tokens" not in self.session_options else {}
+        with self.open(**room) as session:
             row = session.add()
-            logits = session.prefill(row, ids, mode=mode)
-            while True:
-                tokens.append(sampler.choose(logits))
+            sampling = {"temperature": temperature, "top_p": top_p, "seed": seed}
+            for token, met in (_drawn if session.draws else _sampled)(session, row, ids, mode, sampling):
+                tokens.append(token)
+                facts += [] if met is None else [met]
                 if on_token is not None:
-                    on_token(tokens[-1])
-                if len(tokens) == max_new_tokens or tokens[-1] in stop:
-                    return Generated(tokens=tuple(tokens), facts=tuple(facts))
-                result = session.decode({row: tokens[-1]})
-                logits = result.logits[0]
-                facts.append(result.facts)
+                    on_token(token)
+                if len(tokens) == max_new_tokens or token in stop:
+                    break
+        return Generated(tokens=tuple(tokens), facts=tuple(facts))
 
     def measure(
         self, start: RowSnapshot | Sequence[int], tokens: Sequence[int], *, batch: int = 1, warmup: int = 4,
@@ -306,6 +305,36 @@ def _of_kind(kind: type[_Kind], session: RowSession, why_not: str) -> _Kind:
         return session
     session.close()
     raise ConfigError(f"this model ({session.shape.name}) {why_not}")
+
+
+#: A token, and what the step before it met; None after a prefill.
+Steps = Iterator[tuple[int, StepFacts | None]]
+
+
+def _sampled(session: Any, row: int, ids: Sequence[int], mode: str, sampling: dict[str, Any]) -> Steps:
+    """Tokens of a prompt's continuation without end, chosen here from logits."""
+    from sparda_core.models.sampling import Sampler
+
+    sampler = Sampler(**sampling)
+    logits, met = session.prefill(row, ids, mode=mode), None
+    while True:
+        token = sampler.choose(logits)
+        yield token, met
+        result = session.decode({row: token})
+        logits, met = result.logits[0], result.facts
+
+
+def _drawn(session: Any, row: int, ids: Sequence[int], mode: str, sampling: dict[str, Any]) -> Steps:
+    """The same where the session draws: a step leaves one token to read, not its logits."""
+    from sparda_core.models.sampling import check_logits
+
+    session.set_sampling(row, **sampling)
+    check_logits(session.prefill(row, ids, mode=mode))
+    met = None
+    while True:
+        yield session.tokens()[row], met
+        session.run(1)
+        met = session.last_facts()
 
 
 def _fill(session: RowSession, start: Any, batch: int) -> None:

@@ -94,7 +94,7 @@ class Recording:
         return int(self.selections.shape[3])
 
     def steps_by_position(self) -> tuple[npt.NDArray[np.int32], int]:
-        """int32 [B, P], the step at which each row had position first + p, -1 for never; and `first`. Later ones win."""
+        """int32 [B, P], the step at which each row had position first + p, -1 for never; and `first`. The last wins."""
         seen = self.positions[self.positions >= 0]
         first = int(seen.min()) if seen.size else 0
         span = int(seen.max()) - first + 1 if seen.size else 1

@@ -17,11 +17,15 @@ from sparda_core.work import Work, WorkContext
 
 @attrs.frozen(kw_only=True, eq=False)
 class Traced(Selector):
-    """Declares what `inner` declares; on a GPU its choice is replaced by that of `trace`, from its first step on."""
+    """Declares what `inner` declares; on a GPU its choice is replaced by that of `trace`, from its first step on.
+
+    before  steps that count as made when the first comes: `trace.history` where `warm_slots` fills the slots
+    """
 
     name: ClassVar[str] = "traced"
     inner: Selector
     trace: BatchTrace
+    before: int = 0
 
     def __attrs_post_init__(self) -> None:
         for name in ("lead", "needs", "granularity"):
@@ -56,4 +60,4 @@ class Traced(Selector):
             return inner
         played = self.trace.selections[:, self.trace.streams]  # [T, L, B, Hk, W]
         on_device = torch.from_numpy(np.ascontiguousarray(played)).to(room.device)
-        return Replaced(inner, on_device, room.tick, first=1, early=room.early)
+        return Replaced(inner, on_device, room.tick, first=1 + self.before, early=room.early)

@@ -20,6 +20,8 @@ _INT = 4
 _CHUNK = 2048
 #: Most parts that decode attention is split into; each leaves a partial output, maximum and sum in float32.
 _SPLITS = 32
+#: Parts of the device's memory that a line names.
+_TOLD = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -217,6 +219,16 @@ class CapacityPlan:
         parts = [("device", name, size) for name, size in self.device_parts().items() if size]
         parts += [("host", "pinned pages", self.host_bytes)] if self.host_bytes else []
         return [*parts, ("device", "all", self.device_bytes), ("host", "all", self.host_bytes)]
+
+    def as_line(self) -> str:
+        """One line: rows, slots, bytes of both tiers, the largest parts of the device's by name."""
+        parts = sorted(((size, name) for name, size in self.device_parts().items()), reverse=True)
+        named = ", ".join(f"{name} {size / 1e9:.2f}" for size, name in parts[:_TOLD])
+        rows = f"{self.places} row{'s' * (self.places != 1)} of {self.tokens} tokens"
+        slots = f", {self.slots} slots" if self.offloaded_layers else ""
+        of = "" if self.gpu_memory_bytes is None else f" of {self.gpu_memory_bytes / 1e9:.2f}"
+        host = f"; host {self.host_bytes / 1e9:.2f} GB pinned" if self.host_bytes else ""
+        return f"memory for {rows}{slots}: device {self.device_bytes / 1e9:.2f}{of} GB ({named}){host}"
 
     def as_json(self) -> dict[str, Any]:
         """The sizes asked for and the bytes they take."""

@@ -61,19 +61,21 @@ class Way:
     plan: CapacityPlan
 
 
-def ways_out(plan: CapacityPlan, room: Room, *, offloaded: Callable[[], CapacityPlan] | None = None) -> list[Way]:
+#: Name of a runtime that offloads, and the same load under it.
+Offloaded = tuple[str, Callable[[], CapacityPlan]]
+
+
+def ways_out(plan: CapacityPlan, room: Room, *, offloaded: Offloaded | None = None) -> list[Way]:
     """Changes, each of which alone makes `plan` fit, the one that costs least first; empty where it fits already.
 
-    offloaded  the same load under a runtime that offloads, where the plan is of one that does not
+    offloaded  where the plan is of a runtime that does not offload
     """
     if room.holds(plan):
         return []
     return [way for way in _candidates(plan, room, offloaded) if room.holds(way.plan)]
 
 
-def _candidates(
-    plan: CapacityPlan, room: Room, offloaded: Callable[[], CapacityPlan] | None
-) -> Iterator[Way]:
+def _candidates(plan: CapacityPlan, room: Room, offloaded: Offloaded | None) -> Iterator[Way]:
     fewest = plan.spec.budget
     if plan.slots > fewest and plan.offloaded_layers:
         slots = max(fewest, most_slots(plan, room))
@@ -82,7 +84,9 @@ def _candidates(
         narrow = attrs.evolve(plan, host_kv_bytes=1)
         yield Way(change="host_dtype=fp8: half the host's bytes, answers change a little", plan=narrow)
     if offloaded is not None:
-        yield Way(change="a runtime that offloads, such as offload-prefetch", plan=offloaded())
+        yield Way(change=f"runtime {offloaded[0]}", plan=offloaded[1]())
     rows, tokens = most_rows(plan, room), most_tokens(plan, room)
-    yield Way(change=f"{rows} rows of {plan.tokens} tokens", plan=plan.sized(places=max(1, rows)))
-    yield Way(change=f"{plan.places} rows of {tokens} tokens", plan=plan.sized(tokens=max(1, tokens)))
+    if rows:
+        yield Way(change=f"{rows} rows of {plan.tokens} tokens", plan=plan.sized(places=rows))
+    if tokens:
+        yield Way(change=f"{plan.places} rows of {tokens} tokens", plan=plan.sized(tokens=tokens))

@@ -41,7 +41,7 @@ def _one_of(*known: str) -> Any:
 
 @attrs.frozen(kw_only=True)
 class CopySize:
-    """Size of the copy kernel: thread blocks, and the bytes that each keeps in flight. `source` says what it rests on."""
+    """Size of the copy kernel: thread blocks, and the bytes that each keeps in flight; `source` is what it rests on."""
 
     ctas: int
     in_flight_bytes: int

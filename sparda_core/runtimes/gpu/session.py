@@ -34,6 +34,8 @@ from sparda_core.shapes import BlockSpec, check_integer
 class GpuSession(LastStep):
     """See `Session`. Not safe for use from several threads at once."""
 
+    draws = True
+
     def __init__(
         self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions
     ) -> None:  # fmt: skip
