@@ -7,13 +7,14 @@ from typing import Any
 
 from sparda_core.cli.options import POSITIVE
 from sparda_core.cli.parser import number
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.runtimes.gpu.options import COPY_LAUNCHES, COPY_RULES, HOST_DTYPES, GpuOptions
 from sparda_core.simulator.gpu import GpuProfile
 
 GIB = 1 << 30
 KIB = 1 << 10
 EARLY = (0, 1, 2)
+OF_A_CPU = "--threads and --link-gb-s are of a CPU; leave them out with --device cuda"
 #: Option -> (field of GpuOptions, what one unit of it is there).
 FIELDS = {
     "places": ("places", 1), "row_tokens": ("tokens", 1), "page_blocks": ("page_blocks", 1),
@@ -92,3 +93,11 @@ def check_cpu(args: argparse.Namespace) -> None:
     given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value is not None]
     if given:
         raise ConfigError(f"{', '.join(given)}: of a GPU session; add --device cuda, or leave out")
+
+
+def check_gpu(args: argparse.Namespace) -> None:
+    """Raise ConfigError where an option of a CPU session was given, UnknownNameError for an engine that is none."""
+    if any(getattr(args, name, None) is not None for name in ("threads", "link_gb_s")):
+        raise ConfigError(OF_A_CPU)
+    if args.gpu_engine not in (None, *GpuProfile.engines):
+        raise UnknownNameError(what="engine", name=args.gpu_engine, known=GpuProfile.engines)

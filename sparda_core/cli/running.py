@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sparda_core.cli.gpu_options import gpu_options
+from sparda_core.cli.gpu_options import OF_A_CPU, gpu_options
 from sparda_core.cli.options import runtime_options, selector_options, spec_of
 from sparda_core.cli.screen import console
 from sparda_core.errors import ConfigError, WeightsError
@@ -49,7 +49,7 @@ def combine(args: argparse.Namespace, model: Model, **session_options: Any) -> C
     session_options = {"threads": args.threads, **session_options}
     if model.decoder.device.type != "cpu":
         if any(value is not None for value in session_options.values()):
-            raise ConfigError("--threads and --link-gb-s are of a CPU; leave them out with --device cuda")
+            raise ConfigError(OF_A_CPU)
         session_options = gpu_options(args)
     return compose(model.decoder, args.selector, args.runtime, **method(args), **session_options)
 

@@ -54,7 +54,7 @@ class BatchTrace:
         One for the whole last selection, `history`; one less for each block of the stack.
         """
         ages = np.maximum(0, np.arange(slots) - self.before.shape[1] + 1)
-        return np.maximum(0, self.history - ages).astype(np.int32)
+        return np.asarray(np.maximum(0, self.history - ages), np.int32)
 
 
 def batch_trace(

@@ -68,8 +68,9 @@ def test_slots_that_no_trace_fills_take_no_blocks_entry() -> None:
     trace = batch_trace(
         load_locality("hisparse"), shape=SHAPE, spec=SPEC, batch=BATCH, context=CONTEXT, steps=STEPS
     )  # fmt: skip
+    selector = Traced(inner=SELECTORS.make("forecast"), trace=trace, before=trace.history)
     pair = compose(
-        model, Traced(inner=SELECTORS.make("forecast"), trace=trace, before=trace.history), "offload-prefetch", spec=SPEC,
+        model, selector, "offload-prefetch", spec=SPEC,
         runtime_options={"policy": "lru", "slots": slots, "engine": "uva"},
     )  # fmt: skip
     options = GpuOptions(places=BATCH, tokens=CONTEXT + STEPS, page_blocks=4)

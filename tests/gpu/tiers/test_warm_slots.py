@@ -38,8 +38,8 @@ class Scene:
         """`known` blocks were selected before; where that is less than the slots, some stay empty."""
         draw = np.random.default_rng(seed)
         order = np.argsort(draw.random((STREAMS, BLOCKS)), axis=1).astype(np.int32)
-        chosen = np.sort(np.argsort(draw.random((steps, STREAMS, BLOCKS)), axis=2)[..., : SPEC.budget], axis=2)
-        chosen = chosen.astype(np.int32)
+        drawn = np.argsort(draw.random((steps, STREAMS, BLOCKS)), axis=2)[..., : SPEC.budget]
+        chosen = np.asarray(np.sort(drawn, axis=2), np.int32)
         for step, stream in np.argwhere(draw.random((steps, STREAMS)) < 0.2):  # a shorter one, or nothing
             chosen[step, stream, draw.integers(0, SPEC.budget) :] = -1
         trace = BatchTrace(
