@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -85,6 +85,14 @@ class RowSession(Session):
         self._check_open()
         if row not in self._lengths:
             raise RowError(f"row={row!r} is not in this session; rows: {list(self._lengths)}")
+
+    def _stepping(self, tokens: Mapping[int, int]) -> tuple[dict[int, int], torch.Tensor]:
+        """Of a step of these rows, checked: row -> its length, in batch order, and their tokens int64 [rows]."""
+        self._check_idle()
+        for row in tokens:
+            self._check_row(row)
+        before = {row: length for row, length in self._lengths.items() if row in tokens}
+        return before, self._check_tokens([tokens[row] for row in before])
 
     def _check_cut(self, row: int, tokens: int) -> None:
         self._check_row(row)

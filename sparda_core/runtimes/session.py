@@ -192,18 +192,13 @@ class CpuSession(RowSession):
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out."""
-        self._check_idle()
-        for row in tokens:
-            self._check_row(row)
-        active = [row for row in self.rows if row in tokens]
-        ids = self._check_tokens([tokens[row] for row in active])
-        before = {row: self._lengths[row] for row in active}
+        before, ids = self._stepping(tokens)
         with self._undo(before), torch.inference_mode(), self._threads:
             self._tiers.reserve([(row, length + 1) for row, length in before.items()])
             state = self._step(before, ids)
             timeline = self._executor.run(state, record=self._timeline)
-        for row in active:
-            self._commit(row, before[row] + 1)
+        for row, length in before.items():
+            self._commit(row, length + 1)
         return StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
 
     def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:

@@ -163,7 +163,7 @@ def test_a_gpu_engine_is_refused_on_a_cpu() -> None:
 
 
 def test_options_are_checked_by_name_and_value() -> None:
-    with pytest.raises(ConfigError, match="session option 'speed' is unknown"):
+    with pytest.raises(ConfigError, match="option 'speed' of a CPU session is unknown"):
         pair("forecast", "resident").open(speed=3)
     for name, value in (
         ("link_bytes_per_s", 0), ("link_bytes_per_s", float("inf")), ("link_bytes_per_s", "x"), ("threads", 1.5),

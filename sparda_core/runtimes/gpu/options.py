@@ -10,6 +10,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.footprint import PAGE_BLOCKS
 from sparda_core.kernels.gather.runs import check_ctas, check_in_flight
 from sparda_core.runtimes.gpu.sampling_bounds import check_sampling
+from sparda_core.runtimes.keywords import from_keywords
 from sparda_core.shapes import check_integer
 
 #: Thread blocks and bytes in flight of the copy kernel, by rule; see `GpuOptions.copy_rule`.
@@ -113,11 +114,7 @@ class GpuOptions:
     @classmethod
     def of(cls, **options: Any) -> GpuOptions:
         """Build from keywords; raises ConfigError for an unknown one."""
-        known = [field.name for field in attrs.fields(cls)]
-        for name in options:
-            if name not in known:
-                raise ConfigError(f"option {name!r} of a GPU session is unknown; known: {', '.join(known)}")
-        return cls(**options)
+        return from_keywords(cls, "GPU", options)
 
     def copy_size(self, batch: int) -> CopySize:
         """The copy kernel's size for a step of `batch` places."""

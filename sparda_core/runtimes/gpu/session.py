@@ -245,13 +245,8 @@ class GpuSession(LastStep):
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out. Reads logits and facts back."""
-        self._check_idle()
-        for row in tokens:
-            self._check_row(row)
-        active = [row for row in self.rows if row in tokens]
-        ids = self._check_tokens([tokens[row] for row in active])
-        before = {row: self._lengths[row] for row in active}
-        self._steps(active, 1, dict(zip(active, ids.tolist(), strict=True)))
+        before, ids = self._stepping(tokens)
+        self._steps(list(before), 1, dict(zip(before, ids.tolist(), strict=True)))
         # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
         with self._work(before):
             return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
