@@ -142,7 +142,8 @@ def test_the_published_run_has_the_published_numbers_and_asks_every_position() -
 def test_unknown_objectives_and_grids_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'block'"):
         make_objective(toy_config(objective="blocks"), torch.float32)
-    for text, said in (("3/2", "multiple"), ("6/3", "divides block=8"), ("2/0", "WINDOW/STRIDE"), ("finest", "fine or")):
+    cases = (("3/2", "multiple"), ("6/3", "divides block=8"), ("2/0", "WINDOW/STRIDE"), ("finest", "fine or"))
+    for text, said in cases:
         with pytest.raises(ConfigError, match=said):
             Grid.parse(text, SPEC)
     with pytest.raises(ConfigError, match="stride=4 must divide"):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sparda_core.distill.scores import (
     entries_of,
-    forecast_entry_scores,
     free_blocks,
     pool_blocks,
     query_entry_scores,

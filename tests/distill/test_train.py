@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparda_core.distill.lesson import LayerLesson, observe
 from sparda_core.distill.history import Step
+from sparda_core.distill.lesson import LayerLesson, observe
 from sparda_core.distill.rows import Corpus, Draw, Rows
 from sparda_core.distill.train import Habits, initial_weights, train
 from sparda_core.errors import ConfigError
