@@ -12,6 +12,7 @@ remembered to go on with a run, whatever number of processes shares it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 
@@ -56,8 +57,9 @@ class Corpus:
         """A corpus that is a single document."""
         return cls(ids=ids_N.cpu().numpy(), ends=np.array([len(ids_N)]))
 
-    def digest(self) -> str:
-        """sha256 over tokens (as int32) and the ends of documents (as int64)."""
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Over tokens (as int32) and the ends of documents (as int64)."""
         digest = hashlib.sha256(self.ends.astype("<i8").tobytes())
         for at in range(0, len(self.ids), 1 << 22):
             digest.update(np.ascontiguousarray(self.ids[at : at + (1 << 22)], dtype="<i4").tobytes())

@@ -29,19 +29,21 @@ class _Layer(nn.Module):
     def __init__(self, weights: LayerWeights) -> None:
         super().__init__()
         self._like = weights
-        self._names = [f.name for f in attrs.fields(type(weights)) if isinstance(getattr(weights, f.name), torch.Tensor)]
+        known = {f.name: getattr(weights, f.name) for f in attrs.fields(type(weights))}
+        self._names = [name for name, value in known.items() if isinstance(value, torch.Tensor)]
         for name in self._names:
             self.register_parameter(name, nn.Parameter(getattr(weights, name), requires_grad=False))
 
     def weights(self) -> LayerWeights:
         """The tensors as they are now: whole while gathered."""
-        found = {name: getattr(self, name) for name in self._names}
+        found: dict[str, Any] = {name: getattr(self, name) for name in self._names}
         return attrs.evolve(self._like, **found)
 
-    def release(self) -> None:
-        """Keep no tensor of the layer as it came."""
-        empty = torch.empty(0)
-        self._like = attrs.evolve(self._like, **dict.fromkeys(self._names, empty))
+    def release(self) -> LayerWeights:
+        """Keep no tensor of the layer as it came; returns what is left of it."""
+        nothing: dict[str, Any] = dict.fromkeys(self._names, torch.empty(0))
+        self._like = attrs.evolve(self._like, **nothing)
+        return self._like
 
 
 class _Gathered(Sequence[LayerWeights]):
@@ -79,19 +81,18 @@ class ShardedDecoder(HeldDecoder):
         modules = []
         for layer in range(decoder.shape.layers):
             module = _Layer(decoder.layer_weights(layer))
-            decoder._layers[layer] = module._like = attrs.evolve(module._like)  # noqa: SLF001
-            fully_shard(module, mesh=mesh, reshard_after_forward=True)
-            module.release()
-            decoder._layers[layer] = module._like  # noqa: SLF001  the whole layer may go
+            fully_shard(module, mesh=mesh)
+            decoder._layers[layer] = module.release()  # noqa: SLF001  the whole layer may go
             modules.append(module)
         other = cls.__new__(cls)
         other.__dict__.update(copy.copy(decoder).__dict__)
-        other._layers = _Gathered(modules)  # type: ignore[assignment]
-        other.device = torch.device(device)
-        other._embed = decoder._embed.to(device)  # noqa: SLF001
-        other.rotary = copy.copy(decoder.rotary)
-        other.rotary.device = other.device
-        other.rotary._build(other.shape.context if kind != "cpu" else decoder.rotary.length)  # noqa: SLF001
+        other._layers = _Gathered(modules)  # type: ignore[assignment]  # noqa: SLF001
+        if kind != "cpu":
+            other.device = torch.device(device)
+            other._embed = decoder._embed.to(device)  # noqa: SLF001
+            other.rotary = copy.copy(decoder.rotary)
+            other.rotary.device = other.device
+            other.rotary._build(other.shape.context)  # noqa: SLF001
         return other
 
     @contextmanager

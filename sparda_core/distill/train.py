@@ -123,7 +123,7 @@ def train(
     optimiser = torch.optim.AdamW(
         weights, lr=config.lr, betas=(0.9, 0.95), eps=config.eps, weight_decay=config.weight_decay
     )
-    run = identity(config, corpus.digest(), habits.base_model)
+    run = identity(config, corpus.sha256, habits.base_model)
     history, earlier_s = History(), 0.0
     if habits.resume and habits.checkpoint is not None and habits.checkpoint.exists():
         saved = read_checkpoint(habits.checkpoint, run, [w.shape for w in weights])

@@ -87,7 +87,7 @@ def test_a_checkpoint_says_in_json_what_it_is_of(tmp_path: Path) -> None:
     about = json.loads(read_metadata(path)["sparda"])
     assert (about["step"], about["base_model"], about["objective"]) == (2, "toy", "block")
     assert about["block_spec"]["block"] == SPEC.block
-    assert about["data_sha256"] == Corpus.one(toy_stream()).digest()
+    assert about["data_sha256"] == Corpus.one(toy_stream()).sha256
 
 
 def test_only_the_layer_that_is_forecast_learns_from_its_loss_and_the_model_stays_as_it_was() -> None:
