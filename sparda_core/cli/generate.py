@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         tokenizer.encode(text), room=args.max_new_tokens, context=model.shape.context, most=args.max_tokens
     )
     stream = Stream(tokenizer.decode, (lambda piece: None) if args.json else _write)
-    stop = () if model.config.eos_id is None else (model.config.eos_id,)
+    stop = model.config.end_ids
     made = pair.generate(
         ids, args.max_new_tokens, temperature=args.temperature, top_p=args.top_p, seed=args.seed, stop=stop,
         mode=args.prefill, on_token=stream.add,

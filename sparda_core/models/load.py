@@ -66,15 +66,13 @@ def load_model(
         if path.name == name and not path.suffix:
             raise UnknownNameError(what="model", name=name, known=(SMOLLM2,))
         raise WeightsError(f"model={name!r} does not exist; name a GGUF file, a model directory or 'smollm2'")
-    config, tensors, tokenizer = _directory(path) if path.is_dir() else _gguf(path, dtype)
+    config, tensors, tokenizer = _directory(path, dtype, device) if path.is_dir() else _gguf(path, dtype, device)
     known_as = SMOLLM2_SHAPE if name == SMOLLM2 else path.stem
     config = attrs.evolve(config, shape=attrs.evolve(config.shape, name=known_as))
     if forecast is None and name == SMOLLM2 and SHIPPED_FORECAST.exists():
         forecast = SHIPPED_FORECAST
-    check_values(tensors, source=f"weights={name!r}", hint="restore the file")
     projections = None if forecast is None else load_forecast(forecast, config.shape)
-    placed = {key: tensor.to(device, dtype) for key, tensor in tensors.items()}
-    decoder = Decoder(config, placed, forecast=projections, source=f"model={name!r}")
+    decoder = Decoder(config, tensors, forecast=projections, source=f"model={name!r}")
     return Model(name=known_as, decoder=decoder, tokenizer=tokenizer)
 
 
@@ -92,7 +90,7 @@ def _check_device(device: torch.device | str) -> None:
 Loaded = tuple[DecoderConfig, Mapping[str, torch.Tensor], Tokenizer | None]
 
 
-def _gguf(path: Path, dtype: torch.dtype) -> Loaded:
+def _gguf(path: Path, dtype: torch.dtype, device: torch.device | str) -> Loaded:
     cached = load_cached(path, dtype)
     if cached is None:
         read = read_gguf(path)
@@ -100,10 +98,12 @@ def _gguf(path: Path, dtype: torch.dtype) -> Loaded:
         tensors = {key: tensor.to(dtype) for key, tensor in read.tensors.items()}
         cached = CachedModel(read.config, tensors, tokenizer.to_json())
         store(path, dtype, cached)
-    return cached.config, cached.tensors, tokenizer_from_text(cached.tokenizer_json, source=str(path))
+    check_values(cached.tensors, source=f"weights={str(path)!r}", hint="restore the file")
+    placed = {key: tensor.to(device, dtype) for key, tensor in cached.tensors.items()}
+    return cached.config, placed, tokenizer_from_text(cached.tokenizer_json, source=str(path))
 
 
-def _directory(path: Path) -> Loaded:
-    config, tensors = read_directory(path)
+def _directory(path: Path, dtype: torch.dtype, device: torch.device | str) -> Loaded:
+    config, tensors = read_directory(path, dtype=dtype, device=device)
     file = path / "tokenizer.json"
     return config, tensors, tokenizer_from_file(file) if file.exists() else None
