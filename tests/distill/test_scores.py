@@ -80,7 +80,7 @@ def test_query_scores_and_their_pool_equal_a_loop_over_heads_entries_and_blocks(
                     want[c] += math.exp(x) / total
             assert got[g, i].tolist() == pytest.approx(want, abs=1e-12)
             for b in range(blocks):
-                touched = [want[c] for c in range(per_block * b - 1, per_block * (b + 1)) if 0 <= c < count]
+                touched = [want[c] for c in range(per_block * b - spec.spill, per_block * (b + 1)) if 0 <= c < count]
                 assert float(pooled[g, i, b]) == pytest.approx(max(touched, default=-math.inf))
 
 
@@ -101,7 +101,7 @@ def test_the_objective_equals_a_brute_force_loop_over_free_blocks(spec: BlockSpe
                 continue
             student = {}
             for b in free:
-                entry_ids = [c for c in range(per_block * b - 1, per_block * (b + 1)) if 0 <= c < count]
+                entry_ids = [c for c in range(per_block * b - spec.spill, per_block * (b + 1)) if 0 <= c < count]
                 student[b] = max(
                     float(f[g, i] @ entries[g, c]) / math.sqrt(3)
                     for c in entry_ids
