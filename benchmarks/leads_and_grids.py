@@ -40,10 +40,12 @@ def main() -> int:
     place = RESULTS / f"{dt.datetime.now(tz=dt.UTC).date()}-leads-and-grids.json"
     if args.json:
         check_place(place)
-    document = {"version": __version__, "base": attrs.asdict(BASE), "churn": CHURN, "leads": leads(), "grids": grids()}
-    print(lead_table(document["leads"]))
-    print(grid_table(document["grids"]))
+    of_leads, of_grids = leads(), grids()
+    print(lead_table(of_leads))
+    print(grid_table(of_grids))
     if args.json:
+        document = {"version": __version__, "base": attrs.asdict(BASE), "churn": CHURN}
+        document |= {"leads": of_leads, "grids": of_grids}
         write_whole(place, json.dumps(document, indent=1) + "\n")
     return 0
 

@@ -72,11 +72,11 @@ def test_scores_of_every_grid_equal_plain_loops(seed: int, spec: BlockSpec, toke
         for one in heads:
             total[seen] += torch.softmax(found[seen] @ one / math.sqrt(width), dim=0)
         shares.append(best_by_block(total.tolist(), position, spec))
-    for score in (forecast_block_scores, forecast_reference):
-        got = score(query[:, :2], view, where, spec)
+    for dotted in (forecast_block_scores, forecast_reference):
+        got = dotted(query[:, :2], view, where, spec)
         torch.testing.assert_close(got[0, :, 0], torch.tensor(dots, dtype=torch.float64), rtol=1e-11, atol=1e-11)
-    for score in (query_block_scores, query_reference):
-        got = score(query, view, where, spec)
+    for shared in (query_block_scores, query_reference):
+        got = shared(query, view, where, spec)
         torch.testing.assert_close(got[0, :, 0], torch.tensor(shares, dtype=torch.float64), rtol=1e-11, atol=1e-13)
 
 

@@ -144,7 +144,8 @@ def _pooled_dots_kernel(
         b_score = known(tl.sum(b_keys.to(tl.float32) * b_query[None, None, :], axis=2), m_n)
         b_edge = float("-inf")
         if SPILL > 0:
-            b_edge = tl.max(known(tl.sum(b_key.to(tl.float32) * b_query[None, :], axis=1), m_edge), axis=0)
+            b_edge = tl.sum(b_key.to(tl.float32) * b_query[None, :], axis=1)  # type: ignore[possibly-undefined]
+            b_edge = tl.max(known(b_edge, m_edge), axis=0)  # type: ignore[possibly-undefined]
         b_best = best_of_blocks(b_score, b_edge, REACH, SPILL)
         m_b = (o_b < blocks) & (o_b * (REACH * STRIDE) <= at)
         tl.store(out + i_b * out_b + i_h * out_h + o_b, b_best, mask=m_b)
