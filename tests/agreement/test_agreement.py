@@ -67,7 +67,7 @@ class _Machine(RuleBasedStateMachine):
                 self.model, selector, runtime, spec=SPEC, runtime_options=options,
                 selector_options=OPTIONS.get(selector), page_blocks=2,
             )  # fmt: skip
-            session = self.sessions[name] = pair.open()
+            session = self.sessions[name] = pair.open_cpu()
             self.chosen[name] = {}
             session.on_selection = self.keeper(name)
         self.dense: dict[int, DenseRow] = {}
