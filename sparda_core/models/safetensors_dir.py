@@ -71,13 +71,14 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
 
     def on(self, device: torch.device | str) -> DirectoryWeights:
         """The same, to be placed on another device."""
-        there = self.only(list(self))
-        there._device = torch.device(device)
-        return there
+        return self._but(list(self), torch.device(device))
 
     def only(self, names: Sequence[str]) -> DirectoryWeights:
         """The same with fewer names."""
-        fewer = DirectoryWeights([], source=self._source, dtype=self._dtype, device=self._device)
+        return self._but(names, self._device)
+
+    def _but(self, names: Sequence[str], device: torch.device) -> DirectoryWeights:
+        fewer = DirectoryWeights([], source=self._source, dtype=self._dtype, device=device)
         fewer.sizes = {name: self.sizes[name] for name in names}
         fewer._files = {name: self._files[name] for name in names}
         return fewer
