@@ -60,7 +60,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
     if not work.h2d_bytes + work.d2h_bytes:
         charges = tuple(_compute_charges(profile, work))
     by_engine = needs_host_list(plan.engine)
-    grid, caps = _copy_ctas(profile, op, work) if plan.engine == "uva" and work.h2d_bytes else (None, ())
+    grid, caps = _copy_ctas(profile, op, work, tokens) if plan.engine == "uva" and work.h2d_bytes else (None, ())
     inner_s = max(0, work.launches - 1) * gap_s
     return Price(
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
@@ -154,7 +154,8 @@ def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> li
 def _h2d_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
     link, law = profile.link.h2d_bytes_per_s.value, engine_of(profile, engine)
     if isinstance(law, Uva):
-        return _copy_ctas(profile, op, work)[1][-1][0]
+        # With all of its blocks placed and nothing beside.
+        return _copy_ctas(profile, op, work, 1)[1][-1][0]
     if isinstance(law, CpuGather):
         return 1 / (1 / law.gather_bytes_per_s.value + 1 / link)
     if work.pieces < 1:
@@ -169,7 +170,9 @@ def _d2h_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
     return law.bytes_per_s(work.d2h_bytes / work.pieces, link)
 
 
-def _copy_ctas(profile: GpuProfile, op: Op, work: Work) -> tuple[Grid, tuple[tuple[float, float], ...]]:
+def _copy_ctas(
+    profile: GpuProfile, op: Op, work: Work, tokens: int
+) -> tuple[Grid, tuple[tuple[float, float], ...]]:
     """SMs that a gather wants, and its rate with 1, 2, ... CTAs on theirs: alone, beside compute."""
     law = engine_of(profile, "uva")
     assert isinstance(law, Uva)
@@ -178,15 +181,17 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work) -> tuple[Grid, tuple[tup
     link = profile.link.h2d_bytes_per_s.value
     piece = work.h2d_bytes / work.pieces if work.pieces else 0.0
 
-    def rate(ctas: int, *, beside: bool) -> float:
+    def rate(ctas: int, beside: int) -> float:
         alone = law.bytes_per_s(
             ctas, in_flight=work.in_flight_bytes, cluster=work.cluster, piece=piece, repeated=work.repeated,
             beside=beside,
         )  # fmt: skip
         return min(alone, link)
 
-    caps = tuple((rate(k, beside=False), rate(k, beside=True)) for k in range(1, work.sms + 1))
-    return Grid(ctas=work.sms, cluster=work.cluster, whole_sm=True), caps
+    caps = tuple((rate(k, 0), rate(k, max(1, tokens))) for k in range(1, work.sms + 1))
+    # Those of a cluster start on SMs of their own.
+    per_sm = law.per_sm(work.in_flight_bytes) if work.cluster == 1 else 1
+    return Grid(ctas=work.sms, cluster=work.cluster, per_sm=per_sm, whole_sm=True), caps
 
 
 def _drag(profile: GpuProfile, work: Work) -> float:

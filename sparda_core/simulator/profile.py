@@ -12,7 +12,7 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, WaveShare
+from sparda_core.simulator.quantity import Basis, BendCurve, PieceCurve, Quantity, WaveShare
 from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
@@ -38,7 +38,7 @@ class Grid:
     ctas        how many
     cluster     how many of them start together on one pair of SMs (a TPC): 1, or an even number
     per_sm      how many one SM holds at once
-    whole_sm    True for copy CTAs: each needs an SM that nothing else uses, and keeps it to the end
+    whole_sm    True for copy CTAs: they need SMs that nothing else uses, and keep them to the end
     """
 
     ctas: int
@@ -205,7 +205,7 @@ class Profile(abc.ABC):
 def _bases(part: Any, prefix: str) -> Iterator[tuple[str, Basis]]:
     for field in attrs.fields(type(part)):
         value = getattr(part, field.name)
-        if isinstance(value, Quantity | WaveShare | PieceCurve):
+        if isinstance(value, Quantity | WaveShare | BendCurve | PieceCurve):
             yield prefix + field.name, value.basis
         elif attrs.has(type(value)):
             yield from _bases(value, f"{prefix}{field.name}.")

@@ -51,7 +51,7 @@ class Track:
     wanted_ns when it was ready for SMs
     part      number of its cost with the SMs it has (Machine.part)
     flows     all of its flows; `live` those that have not ended, and `mask` which those are, as bits
-    placed    TPC of each thread block of a copy kernel that has its SM
+    placed    TPC of each SM that a copy kernel holds
     lag       how much longer the kernel under way takes for want of SMs, >= 1
     program   what it runs by in state PROGRAM, and what runs `beside` it then (Machine.solve)
     kernel    which kernel of the operation is under way
@@ -81,6 +81,12 @@ class Track:
         self.retakes = False
         self.program: Program | None = None
         self.beside: Situation = ()
+
+    @property
+    def sitting(self) -> int:
+        """Thread blocks of a copy kernel that have a place: as many as its SMs hold."""
+        grid = self.cost.grid
+        return 0 if grid is None else min(grid.ctas, len(self.placed) * grid.per_sm)
 
     def open_flows(self, now_ns: int) -> None:
         """Begin the flows of the operation at the head."""

@@ -58,8 +58,19 @@ def test_blocks_are_placed_one_by_one_and_each_brings_its_rate() -> None:
     few = Grid(ctas=6, cluster=2)
     caps = [(0.25, 0.25), (0.5, 0.5), (1.0, 1.0)]
     costs = [busy(100, copies=True, resource="hbm"), busy(900, grid=few), busy(900, grid=few), copy(1000, 3, caps=caps)]
-    # One of three takes the free TPC at 100 and moves 0.25 a nanosecond; from 900 on, with the others, it is 1.
-    assert ran(LATE, costs)["c"] == (100, 900 + (1000 - 200))
+    # Two of three take the free TPC at 100 and move 0.5 a nanosecond; from 900 on, with the third, it is 1.
+    assert ran(LATE, costs)["c"] == (100, 900 + (1000 - 400))
+
+
+def test_blocks_that_an_sm_has_room_for_share_it_where_others_are_taken() -> None:
+    caps = [(number / 8, number / 8) for number in range(1, 9)]
+    full, few = Grid(ctas=8, cluster=2), Grid(ctas=6, cluster=2)
+    for per_sm, grid, span in ((1, few, (100, 900 + 1000 - 200)), (4, few, (100, 1100)), (4, full, (900, 1900))):
+        many = copy(1000, 8, caps=caps)
+        assert many.grid is not None
+        many = attrs.evolve(many, grid=attrs.evolve(many.grid, per_sm=per_sm))
+        costs = [busy(100, copies=True, resource="hbm"), busy(900, grid=grid), busy(2000, grid=Grid(ctas=1)), many]
+        assert ran(LATE, costs)["c"] == span, (per_sm, grid)
 
 
 def test_a_copy_is_slower_beside_compute_launch_gaps_included_and_faster_once_compute_waits() -> None:
@@ -98,7 +109,7 @@ def test_an_observer_sees_how_many_sms_each_side_holds() -> None:
     simulator.run(
         simulator.ready(costs), lambda now_ns, told: seen.update({now_ns: (told["sms_compute"], told["sms_copy"])})
     )
-    assert seen == {0: (6, 0), 100: (6, 1), 400: (6, 0), 1000: (0, 0), 1001: (0, 0)}
+    assert seen == {0: (6, 0), 100: (6, 2), 400: (6, 0), 1000: (0, 0), 1001: (0, 0)}
 
 
 @pytest.mark.parametrize(
