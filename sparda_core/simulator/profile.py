@@ -64,6 +64,7 @@ class Price:
     kernels    kernels of equal length that follow each other in it: between two of them SMs change hands
     wave_share what one more wave of its grid adds, as a share of the operation's time alone
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
+    late_caps  its rate beside compute where its first CTA found an SM while a compute kernel ran; empty: as copy_caps
     drag       what the bytes that a copy keeps in flight add to a kernel beside it, as a share of its time alone
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
@@ -85,6 +86,7 @@ class Price:
     kernels: int = 1
     wave_share: float = 0.0
     copy_caps: tuple[tuple[float, float], ...] = ()
+    late_caps: tuple[float, ...] = ()
     drag: float = 0.0
     queue: str = ""
     host_waits: bool = False
@@ -133,8 +135,8 @@ class Profile(abc.ABC):
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` of its replica run, >= 1.
 
-        What more waves take is added, copy_caps come on top. The order of `others` says nothing, nor does how much
-        a charge of any of them moves, but for none at all.
+        What more waves take is added, copy_caps and late_caps come on top. The order of `others` says nothing, nor
+        does how much a charge of any of them moves, but for none at all.
         """
 
     @property

@@ -104,11 +104,9 @@ class BendCurve:
         if self.tokens[0] < 1:
             raise ProfileError(f"tokens={list(self.tokens)} must be >= 1")
 
-    def of(self, value: float, ceiling: float, tokens: float) -> float:
-        """`value` under the ceiling, beside compute of `tokens` tokens."""
-        bend = _interpolate([math.log2(t) for t in self.tokens], self.bend, math.log2(max(tokens, 1)))
-        low, high = min(value, ceiling), max(value, ceiling)
-        return float(low / (1 + (low / high) ** bend) ** (1 / bend))
+    def at(self, tokens: float) -> float:
+        """Bend beside compute of `tokens` tokens."""
+        return _interpolate([math.log2(t) for t in self.tokens], self.bend, math.log2(max(tokens, 1)))
 
 
 @attrs.frozen(kw_only=True)

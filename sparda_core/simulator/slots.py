@@ -60,9 +60,10 @@ class Slots:
             spare = inside[0].cost.grid if inside else None
             got = pool.place(grid.ctas - track.sitting, grid.cluster, spare)
             if got:
+                track.late = track.late if track.placed else bool(track.cost.late_caps) and pool.compute_sms > 0
                 track.placed += got
                 if track.flows or track in self._lanes.running:
-                    track.part = self._machine.part(track.cost, track.sitting, track.lag)
+                    track.part = self._machine.part(track.cost, track.stand, track.lag)
                 self._lanes.stale = placed = self.restless = True
                 if track.sitting == grid.ctas:
                     self.waiting.remove(track)

@@ -2,8 +2,8 @@
 
 These copies lay on an empty device when the products began, so lone blocks had spread over the TPCs and a third one
 cost a wave. The wave's price is these sessions' own, fitted from three lone CTAs (`WAVE_SHARE`: at 64 rows that of the
-profile, at 16 half of it, at 256 four fifths); memory and drag are the profile's. Of another copy kernel its rate
-alone is known, from one of its CTAs.
+profile, at 16 less than half of it, at 256 four fifths); memory and drag are the profile's. Of another copy kernel
+its rate alone is known, from one of its CTAs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparda_core.simulator.gpu import GpuProfile
 from tests.simulator.beside import TOKENS, Copy, h200, slowdown
 
 #: What a second wave cost in these sessions at 16, 64 and 256 rows: from three lone CTAs.
-WAVE_SHARE = (0.0847, 0.1946, 0.7196)
+WAVE_SHARE = (0.0752, 0.1934, 0.7196)
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +61,9 @@ SEEN = {
     # Bulk copies, 192 KiB in flight a CTA.
     "bulk, 1 CTA": Seen(copy=lone(1, BULK), kernel="bulk", measured=(1.019, 1.014, 1.018)),
     "bulk, 2 CTAs": Seen(copy=lone(2, BULK), kernel="bulk", measured=(1.029, 1.021, 1.021)),
-    "bulk, looking ahead, 1 CTA": Seen(copy=lone(1, BULK), kernel=AHEAD, measured=(1.015, 1.014, 1.014)),
+    "bulk, looking ahead, 1 CTA": Seen(
+        copy=lone(1, BULK), kernel=AHEAD, measured=(1.015, 1.014, 1.014), misses=(16, 64)
+    ),
     "bulk, looking ahead, 2 CTAs": Seen(copy=lone(2, BULK), kernel=AHEAD, measured=(1.069, 1.054, 1.024)),
     "bulk, one cluster of 2": Seen(
         copy=first(ctas=2, cluster=2, in_flight=BULK), kernel="bulk", measured=(1.022, 1.020, 1.023)
@@ -82,9 +84,7 @@ SEEN = {
     "4 of 16 KiB, 64 MiB": Seen(
         copy=lone(4, OLD, repeated=True, total=LONG), measured=(1.119, 1.253, 1.656), misses=(64,)
     ),
-    "8 of 16 KiB, 64 MiB": Seen(
-        copy=lone(8, OLD, repeated=True, total=LONG), measured=(1.142, 1.256, 1.393), misses=(256,)
-    ),
+    "8 of 16 KiB, 64 MiB": Seen(copy=lone(8, OLD, repeated=True, total=LONG), measured=(1.142, 1.256, 1.393)),
     "16 of 16 KiB, 64 MiB": Seen(copy=lone(16, OLD, repeated=True, total=LONG), measured=(1.173, 1.238, 1.372)),
     "32 of 16 KiB, 64 MiB": Seen(
         copy=lone(32, OLD, repeated=True, total=LONG), measured=(1.189, 1.248, 1.372), misses=(64,)
@@ -96,7 +96,7 @@ SEEN = {
         copy=lone(3, BULK, repeated=True, total=LONG), kernel="bulk", measured=(1.20, 1.27, 1.40)
     ),
     "bulk, 4 CTAs, 64 MiB": Seen(
-        copy=lone(4, BULK, repeated=True, total=LONG), kernel="bulk", measured=(1.22, 1.26, 1.42), misses=(16, 64, 256)
+        copy=lone(4, BULK, repeated=True, total=LONG), kernel="bulk", measured=(1.22, 1.26, 1.42), misses=(16, 256)
     ),
 }  # fmt: skip
 
@@ -158,32 +158,28 @@ ALONE = {
     (2, 2, 131072, 16384): 34.6, (2, 2, 131072, 32768): 49.1, (4, 2, 131072, 16384): 50.6, (4, 1, 65536, 16384): 50.7,
     (1, 1, 65536, 16384): 21.9, (2, 1, 65536, 16384): 41.9,
 }  # fmt: skip
-#: How far off. Half the bytes in flight give more than half the rate of one CTA: 64 KiB by 16 warps is another kernel.
-ALONE_MISSES = {(1, 1, 65536, 16384): -0.054}
+#: The same beside decode products, mean over 16, 64 and 256 tokens and over two sets of shapes where both were tried.
+BESIDE = {
+    (1, 1, 131072, 16384): 32.9, (1, 1, 131072, 32768): 34.0, (2, 1, 131072, 16384): 48.1, (2, 1, 131072, 32768): 47.6,
+    (3, 1, 131072, 16384): 49.8, (4, 1, 131072, 16384): 50.4, (4, 1, 65536, 16384): 49.2, (8, 1, 16384, 16384): 40.6,
+    (16, 1, 16384, 16384): 49.0, (32, 1, 16384, 16384): 49.6, (2, 2, 131072, 16384): 31.2,
+    (4, 2, 131072, 16384): 47.6,
+}  # fmt: skip
+#: (CTAs, cluster, bytes in flight, block), beside: how far off. Half the bytes in flight give more than half the rate
+#: of one CTA: 64 KiB by 16 warps is another kernel. What a pair on one TPC loses to compute is not modelled.
+RATE_MISSES = {((1, 1, 65536, 16384), False): -0.054, ((2, 2, 131072, 16384), True): 0.063}
 
 
-#: The same for pairs on a TPC beside decode products, mean over 16, 64 and 256 tokens.
-PAIRED_BESIDE = {(2, 2, 131072, 16384): 31.2, (4, 2, 131072, 16384): 47.6}
-
-
-@pytest.mark.parametrize("point", PAIRED_BESIDE)
-def test_what_pairs_of_blocks_move_beside_products_is_met_within_a_tenth(point: tuple[int, int, int, int]) -> None:
-    ctas, cluster, in_flight, block = point
-    law = h200().uva
-    assert law is not None
-    rates = [
-        law.bytes_per_s(ctas, cluster=cluster, in_flight=in_flight, piece=block, beside=tokens) for tokens in TOKENS
-    ]
-    assert sum(rates) / 3e9 == pytest.approx(PAIRED_BESIDE[point], rel=0.1)
-
-
-@pytest.mark.parametrize("point", sorted(ALONE))
-def test_a_measured_rate_of_a_gather_alone_is_met_within_three_percent_or_named(
-    point: tuple[int, int, int, int],
+@pytest.mark.parametrize(
+    ("point", "beside"), [(point, False) for point in sorted(ALONE)] + [(point, True) for point in sorted(BESIDE)]
+)
+def test_a_measured_rate_of_a_gather_is_met_within_three_percent_or_named(
+    point: tuple[int, int, int, int], *, beside: bool
 ) -> None:
     ctas, cluster, in_flight, block = point
     law = h200().uva
     assert law is not None
-    off = law.bytes_per_s(ctas, cluster=cluster, in_flight=in_flight, piece=block) / (ALONE[point] * 1e9) - 1
-    named = ALONE_MISSES.get(point)
+    rate = law.bytes_per_s(ctas, cluster=cluster, in_flight=in_flight, piece=block, beside=beside)
+    off = rate / ((BESIDE if beside else ALONE)[point] * 1e9) - 1
+    named = RATE_MISSES.get((point, beside))
     assert off == (pytest.approx(0, abs=0.03) if named is None else pytest.approx(named, abs=0.005))

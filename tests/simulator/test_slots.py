@@ -10,7 +10,7 @@ from sparda_core.plan import Lane, Op
 from sparda_core.simulator.profile import Grid
 from sparda_core.simulator.run import Simulator
 from tests.simulator.scenes import plan
-from tests.simulator.seats import Seats, busy, copy, no_work, ran
+from tests.simulator.seats import UNIT, Seats, busy, copy, no_work, ran
 
 #: Two compute operations; a copy that is ready when the step begins.
 PAIR = plan(Op(kind="a"), Op(kind="b"), Op(kind="c", lane=Lane.H2D))
@@ -84,6 +84,18 @@ def test_a_copy_is_slower_beside_compute_launch_gaps_included_and_faster_once_co
     assert ran(made, costs)["c"] == (0, 500 + 650)
 
 
+def test_a_copy_that_came_while_a_kernel_ran_keeps_the_rate_of_the_sms_that_were_left() -> None:
+    few = Grid(ctas=6, cluster=2)
+    late = attrs.evolve(copy(1000, caps=[(1.0, 0.5)]), late_caps=(0.25 * UNIT,))
+    kernels = [busy(900, grid=few), busy(900, grid=few)]
+    # Beside compute until 1800; what is left goes at the rate alone.
+    assert ran(LATE, [busy(100, copies=True, resource="hbm"), *kernels, late])["c"] == (100, 1800 + (1000 - 425))
+    # There first, it has the other rate beside the same kernels, and so it has where a kernel's end let it in.
+    assert ran(PAIR, [*kernels, late])["c"] == (0, 1800 + (1000 - 900))
+    full = [busy(900, grid=ALL), busy(900, grid=few)]
+    assert ran(LATE, [busy(100, copies=True, resource="hbm"), *full, late])["c"] == (900, 1800 + (1000 - 450))
+
+
 def test_a_compute_kernel_waits_where_copies_hold_every_sm() -> None:
     got = ran(PAIR, [busy(100, grid=ALL), busy(100, grid=Grid(ctas=1)), copy(700, 8)])
     assert got == {"c": (0, 700), "a": (700, 800), "b": (800, 900)}
@@ -117,7 +129,8 @@ def test_an_observer_sees_how_many_sms_each_side_holds() -> None:
     [
         (busy(1, grid=Grid(ctas=2, cluster=10)), "never finds a place"),
         (copy(1, 2, cluster=10), "never finds a place"),
-        (copy(1, 3, caps=[(1.0, 1.0)]), "1 entries for a copy kernel of 3"),
+        (copy(1, 3, caps=[(1.0, 1.0)]), "copy_caps has 1 entries for a copy kernel of 3"),
+        (attrs.evolve(copy(1), late_caps=(1.0,)), "late_caps without copy_caps"),
         (busy(1, grid=Grid(ctas=0)), "must be >= 1"),
         (busy(1, grid=ALL, kernels=0), "must be >= 1"),
     ],
