@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from sparda_core.errors import ConfigError
+from sparda_core.late import with_late
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
@@ -249,7 +250,10 @@ class GpuSession(LastStep):
         self._steps(list(before), 1, dict(zip(before, ids.tolist(), strict=True)))
         # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
         with self._work(before):
-            return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
+            facts, timeline = self.last_facts(), self._machinery.timeline()
+            if timeline is not None:
+                facts = with_late(facts, timeline, self.plan)
+            return StepResult(logits=self.last_logits(), facts=facts, timeline=timeline)
 
     def run(self, steps: int, tokens: Mapping[int, int] | None = None) -> None:
         """`steps` steps of every row, whose tokens are sampled on the device; nothing is read back or waited for.
