@@ -19,8 +19,9 @@ from sparda_core.plan import Phase
 from sparda_core.selector import BoundSelector, Selector
 from sparda_core.shapes import BlockSpec
 
-#: Scores held at once, in values of one KV head: 2**23 is 32 MiB in float32.
-MOST_SCORES = 2**23
+#: Scores held at once, in values of one KV head: 8 MiB in float32, and a few such arrays are alive together. At 128K
+#: tokens that is 256 queries.
+MOST_SCORES = 2**21
 
 QueryOf = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -14,7 +14,7 @@ from tests.gpu.session.worlds import WIDE, Pair, close, prompt
 from tests.gpu_env import DEVICE
 
 ON_GPU = DEVICE.type == "cuda"
-#: Read densely first, and then by choice: the interpreter takes its time for every query. A budget is four blocks of 16.
+#: Read densely first, then by choice: the interpreter takes its time for every query. A budget is four blocks of 16.
 BEFORE, CHOSEN, CHUNK = (37, 100, 30) if ON_GPU else (93, 8, 5)
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("forecast", "offload-prefetch", {}), ("query", "offload-sync", {}), ("window", "resident", {}),
