@@ -54,7 +54,7 @@ def test_no_score_for_every_query_and_key_is_ever_made() -> None:
     live, plan = measured(config)
     every_pair = SHAPE.kv_heads * 1024 * 1023 * 4
     assert plan.full >= 2 * every_pair
-    assert live.largest < every_pair / 8
+    assert live.largest < every_pair / 4
     assert live.peak < every_pair
     together, _ = measured(attrs.evolve(config, chunk_mib=4096))
     assert together.peak > 2 * every_pair  # the watch would have noticed
@@ -70,7 +70,8 @@ def test_memory_grows_with_the_window_and_not_with_its_square() -> None:
 
 
 def test_the_plan_is_shown_by_window_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "train --plan --shape minicpm4.1-8b --objective reference --local 32 --budget 96".split()
+    words = ["train", "--plan", "--shape", "minicpm4.1-8b", "--objective", "reference"]
+    words += ["--local", "32", "--budget", "96"]
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert list(told["windows"]) == ["2048", "8192", "65536", "131072"]
