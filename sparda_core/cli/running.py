@@ -47,7 +47,7 @@ def combine(args: argparse.Namespace, model: Model, **session_options: Any) -> C
             raise ConfigError("--threads and --link-gb-s are of a CPU; leave them out with --device cuda")
         session_options = {}
     return compose(
-        model.decoder, args.selector, args.runtime, spec=spec_of(args),
+        model.decoder, args.selector, args.runtime, spec=spec_of(args, model.config.block_spec),
         selector_options=selector_options(args.selector_option), runtime_options=runtime_options(args),
         **session_options,
     )  # fmt: skip

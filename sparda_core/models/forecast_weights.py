@@ -13,16 +13,17 @@ import torch
 from sparda_core.errors import WeightsError
 from sparda_core.files import parse_json
 from sparda_core.models.files import read_tensors, write_tensors
-from sparda_core.models.weights import check_shapes, check_values
+from sparda_core.models.forecast_names import OWN_KEY, find_forecast, following_key
+from sparda_core.models.forecast_pt import is_pt, read_pt
+from sparda_core.models.weights import check_shapes, check_values, some
 from sparda_core.shapes import ModelShape
 
-OWN_KEY = "model.layers.0.self_attn.q_curr_proj.weight"
+__all__ = [
+    "HINT", "OWN_KEY", "ForecastWeights", "check_forecast", "following_key", "load_forecast", "query_mean",
+    "read_forecast", "save_forecast",
+]  # fmt: skip
+
 HINT = "train one with `sparda train`, or choose selector 'query', which needs none"
-
-
-def following_key(layer: int) -> str:
-    """Name of the projection, applied in `layer`, that forecasts layer + 1."""
-    return f"model.layers.{layer}.self_attn.q_future_proj.weight"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -69,23 +70,43 @@ def save_forecast(path: Path, forecast: ForecastWeights, *, dtype: torch.dtype =
     write_tensors(path, tensors, {"format": "pt", "sparda": json.dumps(dict(forecast.metadata), sort_keys=True)})
 
 
-def load_forecast(path: Path, shape: ModelShape) -> ForecastWeights:
-    """Read projections for `shape`, in the dtype they are stored in; a last layer's is ignored.
+def read_forecast(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Forecast tensors of a file by their one name, mapped from disk, and its metadata; whichever are there.
 
-    raises  WeightsError if the file is absent or unreadable, or any projection is missing or
-            misshaped; says how to get one.
+    path    safetensors, or a checkpoint of the published release (.pt, read without running what its pickle asks for)
+    raises  WeightsError if the file is absent or unreadable, or holds a name that is not understood
     """
     source = f"forecast={str(path)!r}"
     if not path.exists():
         raise WeightsError(f"{source} does not exist; {HINT}")
+    try:
+        if is_pt(path):
+            return read_pt(path)
+    except OSError as error:
+        raise WeightsError(f"{source} cannot be read ({error}); name a file") from error
     tensors, metadata = read_tensors(path)
-    size = (shape.kv_heads * shape.head_dim, shape.hidden)
-    expected = {OWN_KEY: size} | {following_key(layer): size for layer in range(shape.layers - 1)}
-    check_shapes(tensors, expected, source=source, hint=HINT)
-    check_values({name: tensors[name] for name in expected}, source=source, hint=HINT)
     try:
         known = dict(parse_json(metadata.get("sparda", "{}")))
     except (TypeError, ValueError) as error:
         raise WeightsError(f"{source}: its metadata is no JSON object ({error}); {HINT}") from error
+    return find_forecast(tensors, source=source), known
+
+
+def load_forecast(path: Path, shape: ModelShape) -> ForecastWeights:
+    """Read projections for `shape`, in the dtype they are stored in; a last layer's is ignored.
+
+    path    see `read_forecast`
+    raises  WeightsError if the file is absent or unreadable, or any projection is missing or
+            misshaped; says how to get one.
+    """
+    source = f"forecast={str(path)!r}"
+    tensors, known = read_forecast(path)
+    size = (shape.kv_heads * shape.head_dim, shape.hidden)
+    expected = {OWN_KEY: size} | {following_key(layer): size for layer in range(shape.layers - 1)}
+    check_shapes(tensors, expected, source=source, hint=HINT)
+    beyond = [name for name in tensors if name not in expected and name != following_key(shape.layers - 1)]
+    if beyond:
+        raise WeightsError(f"{source} is of a model with more layers than {shape.layers} ({some(beyond)}); {HINT}")
+    check_values({name: tensors[name] for name in expected}, source=source, hint=HINT)
     following = tuple(tensors[following_key(layer)] for layer in range(shape.layers - 1))
     return ForecastWeights(following=following, own=tensors[OWN_KEY], metadata=known)
