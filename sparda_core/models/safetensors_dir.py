@@ -39,12 +39,9 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
     Whoever takes it tensor by tensor never holds a second copy of the model.
     """
 
-    def __init__(
-        self, files: Sequence[Path], *, source: str, dtype: torch.dtype | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:  # fmt: skip
+    def __init__(self, files: Sequence[Path], *, source: str, dtype: torch.dtype | None = None) -> None:
         """dtype None: as stored. Raises WeightsError for a file that cannot be read, or a name in two of them."""
-        self._source, self._dtype, self._device = source, dtype, torch.device(device)
+        self._source, self._dtype = source, dtype
         self.sizes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, torch.dtype | None] = {}
         self._files: dict[str, Any] = {}
@@ -61,7 +58,7 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{self._source}: tensor {name} cannot be read ({error}); restore the file") from error
         check_values({name: stored}, source=self._source, hint="restore the file")
-        placed = stored.to(self._device, self._dtype or stored.dtype)
+        placed = stored.to(self._dtype or stored.dtype)
         check_narrowed(name, stored, placed, source=self._source)
         return placed
 
@@ -73,7 +70,7 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
 
     def only(self, names: Sequence[str]) -> DirectoryWeights:
         """The same with fewer names."""
-        fewer = DirectoryWeights([], source=self._source, dtype=self._dtype, device=self._device)
+        fewer = DirectoryWeights([], source=self._source, dtype=self._dtype)
         fewer.sizes = {name: self.sizes[name] for name in names}
         fewer.dtypes = {name: self.dtypes[name] for name in names}
         fewer._files = {name: self._files[name] for name in names}
@@ -96,9 +93,7 @@ def read_constants(path: Path) -> DecoderConfig:
     return _config(path, f"weights={str(path)!r}")
 
 
-def read_directory(
-    path: Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
-) -> tuple[DecoderConfig, DirectoryWeights]:
+def read_directory(path: Path, *, dtype: torch.dtype | None = None) -> tuple[DecoderConfig, DirectoryWeights]:
     """Constants, and tensors by checkpoint name, read as they are asked for.
 
     dtype   of the tensors; None: as they are stored
@@ -107,7 +102,7 @@ def read_directory(
     """
     source = f"weights={str(path)!r}"
     config = _config(path, source)
-    found = DirectoryWeights(_files(path), source=source, dtype=dtype, device=device)
+    found = DirectoryWeights(_files(path), source=source, dtype=dtype)
     check_layers(config.shape, len(found), source=source, hint=_HINT)
     expected = expected_tensors(config)
     check_shapes(found, expected, source=source, hint=_HINT)

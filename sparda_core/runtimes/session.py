@@ -192,18 +192,13 @@ class CpuSession(RowSession):
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out."""
-        self._check_idle()
-        for row in tokens:
-            self._check_row(row)
-        active = [row for row in self.rows if row in tokens]
-        ids = self._check_tokens([tokens[row] for row in active])
-        before = {row: self._lengths[row] for row in active}
+        before, ids = self._stepping(tokens)
         with self._undo(before), torch.inference_mode(), self._threads:
             self._tiers.reserve([(row, length + 1) for row, length in before.items()])
             state = self._step(before, ids)
             timeline = self._executor.run(state, record=self._timeline)
-        for row in active:
-            self._commit(row, before[row] + 1)
+        for row, length in before.items():
+            self._commit(row, length + 1)
         return StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
 
     def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:
@@ -242,7 +237,7 @@ class CpuSession(RowSession):
     # Moving rows between sessions ------------------------------------------------------------------
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """The row's cache, to be continued in another session of the same model."""
+        """The row's cache, to be continued in another session of the same model, on any device."""
         self._check_row(row)
         return take_snapshot(self._tiers, self._queries, row, self._lengths[row])
 
@@ -258,21 +253,12 @@ class CpuSession(RowSession):
         self._commit(row, snapshot.tokens)
         return row
 
-    @property
-    def used_bytes(self) -> dict[str, int]:
-        """Bytes in use by tier, "host" and "device"."""
-        self._check_open()
+    def _used_bytes(self) -> dict[str, int]:
         return self._tiers.used_bytes
 
-    def close(self) -> None:
-        """Stop the copy lane and drop every row; closing twice is allowed."""
-        if self._closed:
-            return
-        self._check_idle()
-        self._closed = True
+    def _release(self) -> None:
         if self._lane is not None:
             self._lane.close()
-        self._lengths.clear()
         self._tiers = None  # type: ignore[assignment]
 
     @contextlib.contextmanager

@@ -65,7 +65,7 @@ class _Machine(RuleBasedStateMachine):
                 self.model, self.selector, runtime, spec=SPEC, runtime_options=options,
                 selector_options=OPTIONS.get(self.selector), page_blocks=2,
             )  # fmt: skip
-            session = self.sessions[name] = pair.open()
+            session = self.sessions[name] = pair.open_cpu()
             self.chosen[name] = {}
             session.on_selection = self.keeper(name)
         self.dense: dict[int, DenseRow] = {}
