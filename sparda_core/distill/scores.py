@@ -53,9 +53,9 @@ def forecast_entry_scores(f_GQD: torch.Tensor, entries_GCD: torch.Tensor, visibl
 def pool_blocks(score_GQC: torch.Tensor, blocks: int, spec: BlockSpec) -> torch.Tensor:
     """Maximum over the entries that touch a block, [G, Q, N]; -inf where there is none.
 
-    Block b pools entries R*b - 1 .. R*b + R - 1 with R = block / stride.
+    Block b pools entries R*b - spill .. R*b + R - 1 with R = block / stride.
     """
     per_block = spec.entries_per_block
     right = per_block * blocks - score_GQC.shape[-1]
-    padded = F.pad(score_GQC, (1, right), value=-torch.inf)
-    return padded.unfold(-1, per_block + 1, per_block).amax(-1)
+    padded = F.pad(score_GQC, (spec.spill, right), value=-torch.inf)
+    return padded.unfold(-1, spec.pool_width, per_block).amax(-1)

@@ -9,14 +9,16 @@ from typing import Any
 import attrs
 import torch
 
-from sparda_core.errors import ConfigError
-from sparda_core.models.forecast_names import OWN_KEY, check_set, following_key
+from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.models.forecast_names import check_set, following_key, own_key
 from sparda_core.models.forecast_pt import blank_last, write_pt
 from sparda_core.models.forecast_weights import HINT, read_forecast
 from sparda_core.models.stream import stream_tensors
 from sparda_core.models.weights import check_narrowed, check_shapes, check_values
 from sparda_core.shapes import ModelShape
 
+#: A bound on what metadata may claim.
+MOST_LAYERS = 10**6
 #: Endings of a file that is written, and whether the release reads it.
 ENDINGS = {".safetensors": False, ".pt": True}
 
@@ -52,12 +54,15 @@ def convert_forecast(
     said = f"forecast={str(source)!r}"
     tensors, metadata = read_forecast(source)
     check_values(tensors, source=said, hint=HINT)
-    held = check_set(tensors, source=said, hint=HINT)
-    layers = _layers(held, metadata, shape, said, release="release" in metadata)
+    lead = _lead(metadata, said)
+    held = check_set(tensors, lead, source=said, hint=HINT)
+    layers = _layers(held, lead, metadata, shape, said)
     if shape is not None:
         size = (shape.kv_heads * shape.head_dim, shape.hidden)
-        expected = dict.fromkeys((OWN_KEY, *map(following_key, range(shape.layers - 1))), size)
-        check_shapes(tensors, expected, source=said, hint=HINT)
+        expected = (*map(own_key, range(lead)), *map(following_key, range(shape.layers - lead)))
+        check_shapes(tensors, dict.fromkeys(expected, size), source=said, hint=HINT)
+    if ENDINGS[target.suffix] and lead != 1:
+        raise ConfigError(f"{said} has lead={lead}; the release's format knows lead 1 alone: write .safetensors")
     missing_last = ENDINGS[target.suffix] and layers != held
     if missing_last:
         if layers is None:
@@ -89,13 +94,18 @@ def convert_forecast(
     )  # fmt: skip
 
 
-def _layers(
-    held: int, metadata: dict[str, Any], shape: ModelShape | None, said: str, *, release: bool
-) -> int | None:
+def _lead(metadata: dict[str, Any], said: str) -> int:
+    lead = metadata.get("lead", 1)
+    if isinstance(lead, bool) or not isinstance(lead, int) or not 1 <= lead < MOST_LAYERS:
+        raise WeightsError(f"{said}: its metadata has lead={lead!r}, must be an integer >= 1; {HINT}")
+    return lead
+
+
+def _layers(held: int, lead: int, metadata: dict[str, Any], shape: ModelShape | None, said: str) -> int | None:
     """Layers of the base model: as `shape` has, as the file says, or as the release's format implies."""
-    known = shape.layers if shape is not None else metadata.get("layers", held if release else None)
+    known = shape.layers if shape is not None else metadata.get("layers", held if "release" in metadata else None)
     if known is None:
         return None
-    if isinstance(known, bool) or not isinstance(known, int) or held not in (known - 1, known):
-        raise ConfigError(f"{said} has {held} projections, must have {known} or one less for layers={known!r}")
+    if isinstance(known, bool) or not isinstance(known, int) or not known - lead <= held <= known:
+        raise ConfigError(f"{said} has {held} projections, must have {known} or {lead} less for layers={known!r}")
     return known

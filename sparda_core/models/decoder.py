@@ -32,8 +32,8 @@ class Projections:
     x_norm         [B, T, hidden]   the input after the layer's input norm
     q              [B, Hq, T, D]
     k, v           [B, Hk, T, D]
-    forecast_next  [B, Hk, T, D]    Forecast of layer + 1; None on the last layer or without a Forecast
-    forecast_own   [B, Hk, T, D]    Forecast of this layer; layer 0 only, else None
+    forecast_next  [B, Hk, T, D]    Forecast of layer + lead; None on the last `lead` layers or without a Forecast
+    forecast_own   [B, Hk, T, D]    Forecast of this layer; the first `lead` layers only, else None
     Head tensors are strided views of one product: call .contiguous() where that matters.
     """
 
@@ -152,6 +152,11 @@ class Decoder:
         """Whether `project` fills forecast_next and forecast_own."""
         return self.forecast is not None
 
+    @property
+    def forecast_lead(self) -> int | None:
+        """Layers between forecasting and attending; None without a Forecast."""
+        return None if self.forecast is None else self.forecast.lead
+
     def with_forecast(self, forecast: ForecastWeights | None) -> Decoder:
         """The same model with other Forecast weights, or none; all else is shared with this one.
 
@@ -165,8 +170,9 @@ class Decoder:
         return other
 
     def _with_forecast(self, i: int, layer: LayerWeights, forecast: ForecastWeights | None) -> LayerWeights:
-        following = forecast.following[i] if forecast and i < self.shape.layers - 1 else None
-        return _with_rows(layer, self.shape, {"next": following, "own": forecast.own if forecast and i == 0 else None})
+        following = forecast.following[i] if forecast and i + forecast.lead < self.shape.layers else None
+        own = forecast.by_target[i] if forecast and i < forecast.lead else None
+        return _with_rows(layer, self.shape, {"next": following, "own": own})
 
     def on_device(self, places: int, *, tokens: int, early: int = 0) -> DeviceDecoder:
         """The same weights as the parts of a decode step on a GPU, for `places` rows of at most `tokens` tokens.

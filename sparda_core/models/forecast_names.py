@@ -1,7 +1,8 @@
 """Forecast tensors by any name that training code gives them, under one name each.
 
 The published release calls them `model.layers.{l}.self_attn.q_future_proj.weight` (layer l's forecast of l + 1) and
-`model.layers.0.self_attn.q_curr_proj.weight`; wrappers of modules and nested dictionaries add to that.
+`model.layers.0.self_attn.q_curr_proj.weight`; a longer lead has more of the latter. Wrappers of modules and nested
+dictionaries add to that.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import torch
 from sparda_core.errors import WeightsError
 from sparda_core.models.weights import some
 
-OWN_KEY = "model.layers.0.self_attn.q_curr_proj.weight"
-
 #: What wrapping a module puts into the names of its tensors.
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"})
 _NAME = re.compile(r"(?:.+\.)?layers\.(\d{1,6})\.(?:self_attn\.)?(q_future_proj|q_curr_proj)\.weight")
@@ -24,9 +23,17 @@ _NAME = re.compile(r"(?:.+\.)?layers\.(\d{1,6})\.(?:self_attn\.)?(q_future_proj|
 _DEPTH = 4
 
 
+def own_key(layer: int) -> str:
+    """Name of the projection by which `layer` selects for itself."""
+    return f"model.layers.{layer}.self_attn.q_curr_proj.weight"
+
+
 def following_key(layer: int) -> str:
-    """Name of the projection, applied in `layer`, that forecasts layer + 1."""
+    """Name of the projection, applied in `layer`, that forecasts layer + lead."""
     return f"model.layers.{layer}.self_attn.q_future_proj.weight"
+
+
+OWN_KEY = own_key(0)
 
 
 def known_name(name: str) -> str | None:
@@ -38,12 +45,12 @@ def known_name(name: str) -> str | None:
         return None
     plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
     found = _NAME.fullmatch(plain)
-    if found is None or (found[2] == "q_curr_proj" and int(found[1]) != 0):
+    if found is None:
         raise WeightsError(
             f"tensor {name!r} looks like a Forecast projection and is none that is known: must end in "
-            "layers.N.self_attn.q_future_proj.weight, or layers.0.self_attn.q_curr_proj.weight"
+            "layers.N.self_attn.q_future_proj.weight, or layers.N.self_attn.q_curr_proj.weight"
         )
-    return OWN_KEY if found[2] == "q_curr_proj" else following_key(int(found[1]))
+    return (own_key if found[2] == "q_curr_proj" else following_key)(int(found[1]))
 
 
 def find_forecast(content: Mapping[Any, Any], *, source: str) -> dict[str, torch.Tensor]:
@@ -66,13 +73,19 @@ def find_forecast(content: Mapping[Any, Any], *, source: str) -> dict[str, torch
     return found
 
 
-def check_set(tensors: Mapping[str, torch.Tensor], *, source: str, hint: str) -> int:
-    """Raise WeightsError unless these are layer 0's own projection and those of layers 0 to n - 1; returns n."""
-    layers = sorted(int(name.split(".")[2]) for name in tensors if name != OWN_KEY)
-    want = [OWN_KEY, *(following_key(layer) for layer in range(max(layers[-1] + 1 if layers else 1, len(layers))))]
+def check_set(tensors: Mapping[str, torch.Tensor], lead: int, *, source: str, hint: str) -> int:
+    """Raise WeightsError unless these are own projections of the first `lead` layers and those of layers 0 to n - 1,
+    all of one shape; returns n.
+    """
+    owned = {own_key(layer) for layer in range(lead)}
+    layers = {int(name.split(".")[2]) for name in tensors if "q_future_proj" in name}
+    want = [*sorted(owned), *(following_key(layer) for layer in range(max(layers, default=0) + 1))]
     missing = [name for name in want if name not in tensors]
     if missing:
         raise WeightsError(f"{source}: {len(missing)} tensors are missing ({some(missing)}); {hint}")
+    more = [name for name in tensors if "q_curr_proj" in name and name not in owned]
+    if more:
+        raise WeightsError(f"{source}: lead={lead} has no use for {some(more)}; {hint}")
     size = tuple(tensors[OWN_KEY].shape)
     wrong = [f"{name} is {tuple(t.shape)}" for name, t in tensors.items() if tuple(t.shape) != size or t.dim() != 2]
     if wrong:

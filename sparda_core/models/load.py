@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -16,9 +16,9 @@ from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights, load_forecast
 from sparda_core.models.gguf import read_gguf
 from sparda_core.models.model import Model
-from sparda_core.models.safetensors_dir import read_directory
+from sparda_core.models.safetensors_dir import DirectoryWeights, read_directory
 from sparda_core.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf, tokenizer_from_text
-from sparda_core.models.weights import check_values, sizes_of
+from sparda_core.models.weights import check_values
 from sparda_core.shapes import ModelShape
 
 SMOLLM2 = "smollm2"
@@ -45,8 +45,9 @@ def smollm2_path() -> Path:
 
 @attrs.frozen(kw_only=True, eq=False)
 class ReadModel:
-    """A model that lies in host memory, or in files whose headers were read: what it needs elsewhere can be told before
-    `on` takes it, a tensor at a time.
+    """A model whose constants are known and whose weights are at hand: what it needs can be told before `on` takes it.
+
+    A directory's weights are read as `on` places them, one by one; a GGUF's lie in host memory.
     """
 
     name: str
@@ -65,25 +66,12 @@ class ReadModel:
     def on(self, device: torch.device | str) -> Model:
         """The decoder on a device; raises ConfigError for one that there is not."""
         check_device(device)
-        placed = _Placed(self._tensors, torch.device(device))
+        if isinstance(self._tensors, DirectoryWeights):
+            placed: Mapping[str, torch.Tensor] = self._tensors.on(device)
+        else:
+            placed = {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
         decoder = Decoder(self.config, placed, forecast=self._forecast, source=f"model={self._source!r}")
         return Model(name=self.name, decoder=decoder, tokenizer=self.tokenizer)
-
-
-class _Placed(Mapping[str, torch.Tensor]):
-    """Tensors as they are asked for, on a device; never all of them a second time."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor], device: torch.device) -> None:
-        self._tensors, self._device, self.sizes = tensors, device, sizes_of(tensors)
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._tensors[name].to(self._device)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
 
 def load_model(
@@ -101,7 +89,7 @@ def load_model(
 def read_model(
     source: str | Path = SMOLLM2, *, dtype: torch.dtype = torch.float32, forecast: Path | None = None
 ) -> ReadModel:
-    """Read a decoder's weights and its tokenizer into host memory.
+    """Read a decoder's constants and its tokenizer, and make its weights ready to be placed.
 
     source    "smollm2", a .gguf file, or a directory with config.json and safetensors
     dtype     of all tensors; one of float32, float64, bfloat16, float16

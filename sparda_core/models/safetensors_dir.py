@@ -35,13 +35,16 @@ _BESIDE = (".rotary_emb.inv_freq", ".q_future_proj.weight", ".q_curr_proj.weight
 class DirectoryWeights(Mapping[str, torch.Tensor]):
     """Tensors of a checkpoint by name; each is read, checked and converted when it is asked for, and not kept.
 
-    sizes, dtypes  shape of every tensor and the dtype it is stored in, known from the files' headers
+    sizes, dtypes  shape of every tensor and the dtype it is stored in (None: no floats of 16 bits or more)
     Whoever takes it tensor by tensor never holds a second copy of the model.
     """
 
-    def __init__(self, files: Sequence[Path], *, source: str, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, files: Sequence[Path], *, source: str, dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
         """dtype None: as stored. Raises WeightsError for a file that cannot be read, or a name in two of them."""
-        self._source, self._dtype = source, dtype
+        self._source, self._dtype, self._device = source, dtype, torch.device(device)
         self.sizes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, torch.dtype | None] = {}
         self._files: dict[str, Any] = {}
@@ -58,7 +61,7 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{self._source}: tensor {name} cannot be read ({error}); restore the file") from error
         check_values({name: stored}, source=self._source, hint="restore the file")
-        placed = stored.to(self._dtype or stored.dtype)
+        placed = stored.to(self._device, self._dtype or stored.dtype)
         check_narrowed(name, stored, placed, source=self._source)
         return placed
 
@@ -68,9 +71,16 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self._files)
 
+    def on(self, device: torch.device | str) -> DirectoryWeights:
+        """The same, to be placed on another device."""
+        return self._but(list(self), torch.device(device))
+
     def only(self, names: Sequence[str]) -> DirectoryWeights:
         """The same with fewer names."""
-        fewer = DirectoryWeights([], source=self._source, dtype=self._dtype)
+        return self._but(names, self._device)
+
+    def _but(self, names: Sequence[str], device: torch.device) -> DirectoryWeights:
+        fewer = DirectoryWeights([], source=self._source, dtype=self._dtype, device=device)
         fewer.sizes = {name: self.sizes[name] for name in names}
         fewer.dtypes = {name: self.dtypes[name] for name in names}
         fewer._files = {name: self._files[name] for name in names}
@@ -78,7 +88,7 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
 
 
 def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], torch.dtype | None, Any]]:
-    """Name, shape, dtype (None: none that a model is computed in) and open file of every tensor."""
+    """Name, shape, dtype and open file of every tensor."""
     try:
         file: Any = safe_open(path, framework="pt")
         for name in file.keys():  # noqa: SIM118
@@ -93,7 +103,9 @@ def read_constants(path: Path) -> DecoderConfig:
     return _config(path, f"weights={str(path)!r}")
 
 
-def read_directory(path: Path, *, dtype: torch.dtype | None = None) -> tuple[DecoderConfig, DirectoryWeights]:
+def read_directory(
+    path: Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> tuple[DecoderConfig, DirectoryWeights]:
     """Constants, and tensors by checkpoint name, read as they are asked for.
 
     dtype   of the tensors; None: as they are stored
@@ -102,7 +114,7 @@ def read_directory(path: Path, *, dtype: torch.dtype | None = None) -> tuple[Dec
     """
     source = f"weights={str(path)!r}"
     config = _config(path, source)
-    found = DirectoryWeights(_files(path), source=source, dtype=dtype)
+    found = DirectoryWeights(_files(path), source=source, dtype=dtype, device=device)
     check_layers(config.shape, len(found), source=source, hint=_HINT)
     expected = expected_tensors(config)
     check_shapes(found, expected, source=source, hint=_HINT)

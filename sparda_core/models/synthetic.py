@@ -11,7 +11,7 @@ import torch
 
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
-from sparda_core.models.forecast_weights import OWN_KEY, ForecastWeights, following_key
+from sparda_core.models.forecast_weights import ForecastWeights, following_key, own_key
 from sparda_core.models.model import Model
 from sparda_core.models.weights import expected_tensors
 from sparda_core.shapes import ModelShape
@@ -65,20 +65,25 @@ def synthetic_model(
     dtype: torch.dtype,
     seed: int = 0,
     forecast: bool = True,
+    lead: int = 1,
     config: DecoderConfig | None = None,
 ) -> Model:
     """A random model with a Forecast that knows nothing, no tokenizer. At its peak it takes about a tenth more.
 
+    lead    of the Forecast
     config  constants of the model; of `shape`, with plain Llama's, if None
     """
     weights = DrawnWeights(shape, seed, dtype, torch.device(device), config)
     size = (shape.kv_heads * shape.head_dim, shape.hidden)
-    following = tuple(weights.draw(following_key(layer), size) for layer in range(shape.layers - 1)) if forecast else ()
-    own = weights.draw(OWN_KEY, size) if forecast else None
+    projections: ForecastWeights | None = None
+    if forecast:
+        names = [*map(own_key, range(lead)), *map(following_key, range(shape.layers - lead))]
+        drawn = [weights.draw(name, size) for name in names]
+        projections = ForecastWeights.of(drawn, lead=lead, metadata={"init": "random"})
     decoder = Decoder(
         config or DecoderConfig(shape=shape),
         weights,
-        forecast=None if own is None else ForecastWeights(following=following, own=own, metadata={"init": "random"}),
+        forecast=projections,
         source=f"random weights of {shape.name}",
     )
     return Model(name=shape.name, decoder=decoder)

@@ -43,7 +43,7 @@ def random_weights(
     return tensors
 
 
-def random_forecast(shape: ModelShape, *, seed: int, dtype: torch.dtype) -> ForecastWeights:
+def random_forecast(shape: ModelShape, *, seed: int, dtype: torch.dtype, lead: int = 1) -> ForecastWeights:
     """Forecast weights of the right shapes that know nothing: uniform in +-1/sqrt(hidden)."""
     source = torch.Generator().manual_seed(seed)
     size = (shape.kv_heads * shape.head_dim, shape.hidden)
@@ -52,8 +52,9 @@ def random_forecast(shape: ModelShape, *, seed: int, dtype: torch.dtype) -> Fore
         unit = torch.rand(size, generator=source, dtype=torch.float64)
         return ((2 * unit - 1) / math.sqrt(shape.hidden)).to(dtype)
 
-    following = tuple(draw() for _ in range(shape.layers - 1))
-    return ForecastWeights(following=following, own=draw(), metadata={"init": "random", "seed": seed})
+    following = [draw() for _ in range(shape.layers - lead)]
+    own = [draw() for _ in range(lead)]
+    return ForecastWeights.of((*own, *following), lead=lead, metadata={"init": "random", "seed": seed})
 
 
 def tiny_model(
@@ -62,10 +63,14 @@ def tiny_model(
     dtype: torch.dtype = torch.float32,
     *,
     forecast: bool = True,
+    lead: int = 1,
     device: torch.device | str = "cpu",
 ) -> Model:
-    """A random model of any shape, the same for the same seed; no tokenizer. Float64 is fine."""
+    """A random model of any shape, the same for the same seed; no tokenizer. Float64 is fine.
+
+    lead  of its Forecast
+    """
     weights = {name: w.to(device) for name, w in random_weights(shape, seed=seed, dtype=dtype).items()}
-    projections = random_forecast(shape, seed=seed + 1, dtype=dtype) if forecast else None
+    projections = random_forecast(shape, seed=seed + 1, dtype=dtype, lead=lead) if forecast else None
     config = DecoderConfig(shape=shape, eos_id=0)
     return Model(name=shape.name, decoder=Decoder(config, weights, forecast=projections))

@@ -34,7 +34,7 @@ def test_the_base_model_is_named_by_its_directory_and_zeros_are_told(tmp_path: P
     assert main([*words, "--model", str(tmp_path / "m")]) == 0
     assert "layer 1, the last, has zeros" in capsys.readouterr().out
     assert main([*words, "--shape", "smollm2-135m"]) == 2
-    assert "must have 30 or one less" in capsys.readouterr().err
+    assert "must have 30 or 1 less" in capsys.readouterr().err
 
 
 def test_a_base_model_is_converted_into_a_new_folder(tmp_path: Path, capsys: Captured) -> None:

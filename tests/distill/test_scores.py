@@ -78,5 +78,5 @@ def test_query_scores_and_their_pool_equal_a_loop_over_heads_entries_and_blocks(
                     want[c] += math.exp(x) / total
             assert got[g, i].tolist() == pytest.approx(want, abs=1e-12)
             for b in range(blocks):
-                touched = [want[c] for c in range(per_block * b - 1, per_block * (b + 1)) if 0 <= c < count]
+                touched = [want[c] for c in range(per_block * b - spec.spill, per_block * (b + 1)) if 0 <= c < count]
                 assert float(pooled[g, i, b]) == pytest.approx(max(touched, default=-math.inf))

@@ -45,8 +45,10 @@ def heads_of(flat_BTR: torch.Tensor, head_dim: int) -> torch.Tensor:
 @given(shape=SHAPES, seed=st.integers(0, 99), offset=st.integers(0, 40))
 def test_project_equals_separate_products_and_a_rotation_by_hand(shape: ModelShape, seed: int, offset: int) -> None:
     weights = random_weights(shape, seed=seed, dtype=torch.float64)
-    forecast = random_forecast(shape, seed=seed + 1, dtype=torch.float64)
+    lead = 1 + seed % max(1, shape.layers - 1)
+    forecast = random_forecast(shape, seed=seed + 1, dtype=torch.float64, lead=lead)
     decoder = Decoder(DecoderConfig(shape=shape), weights, forecast=forecast)
+    assert decoder.forecast_lead == lead
     x = torch.randn(2, 5, shape.hidden, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     positions_BT = torch.stack((torch.arange(5), torch.arange(5) * 3)) + offset
     for layer in range(shape.layers):
@@ -54,12 +56,11 @@ def test_project_equals_separate_products_and_a_rotation_by_hand(shape: ModelSha
         scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + decoder.config.norm_eps)
         x_norm = x * scale * weights[layer_key(layer, "input_layernorm")]
         want = {"x_norm": x_norm}
-        following = forecast.following[layer] if layer < shape.layers - 1 else None
         matrices = {
             "q": weights[layer_key(layer, "self_attn.q_proj")],
             "k": weights[layer_key(layer, "self_attn.k_proj")],
-            "forecast_next": following,
-            "forecast_own": forecast.own if layer == 0 else None,
+            "forecast_next": forecast.by_target[layer + lead] if layer + lead < shape.layers else None,
+            "forecast_own": forecast.by_target[layer] if layer < lead else None,
         }
         for name, matrix in matrices.items():
             if matrix is None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.models.convert import convert_forecast
-from sparda_core.models.forecast_names import OWN_KEY, following_key, known_name
+from sparda_core.models.forecast_names import OWN_KEY, following_key, known_name, own_key
 from sparda_core.models.forecast_pt import is_pt, read_pt
 from sparda_core.models.forecast_weights import load_forecast, save_forecast
 from sparda_core.models.tiny import TINY_SHAPE, random_forecast
@@ -161,7 +161,7 @@ def test_a_missing_projection_is_named_whatever_the_format(tmp_path: Path, leave
         ({following_key(0): torch.zeros(SIZE).to_sparse()}, "are no plain tensors"),
         ({following_key(9): torch.zeros(SIZE)}, "of a model with more layers than 3"),
         ({"model.layers.0.self_attn.q_future_proj.bias": torch.zeros(16)}, "looks like a Forecast projection"),
-        ({"model.layers.2.self_attn.q_curr_proj.weight": torch.zeros(SIZE)}, "looks like a Forecast projection"),
+        ({"model.layers.2.self_attn.q_curr_proj.weight": torch.zeros(SIZE)}, "written for another lead"),
         ({"layers.0.q_future_proj.lora_A.weight": torch.zeros(SIZE)}, "looks like a Forecast projection"),
         ({"module." + OWN_KEY: torch.zeros(SIZE)}, "both are .*q_curr_proj.weight, and differ; keep one"),
     ],
@@ -232,7 +232,7 @@ def test_ours_becomes_a_checkpoint_with_a_projection_for_every_layer(tmp_path: P
     assert torch.equal(again.own, forecast.own)
     assert {key: again.metadata[key] for key in forecast.metadata} == forecast.metadata
     wrong = attrs.evolve(TINY_SHAPE, layers=7)
-    with pytest.raises(ConfigError, match="must have 7 or one less"):
+    with pytest.raises(ConfigError, match="must have 7 or 1 less"):
         convert_forecast(path, tmp_path / "g.pt", shape=wrong)
 
 
@@ -262,3 +262,17 @@ def test_another_ending_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "ckpt.pt", {"model_state_dict": projections()})
     with pytest.raises(ConfigError, match=r"must end in \.safetensors or \.pt"):
         convert_forecast(source, tmp_path / "f.bin")
+
+
+def test_a_longer_lead_stays_in_our_format(tmp_path: Path) -> None:
+    own = {own_key(layer): torch.full(SIZE, float(layer)) for layer in range(2)}
+    tensors = own | {following_key(0): torch.ones(SIZE)}
+    save_file(tensors, tmp_path / "f.safetensors", metadata={"sparda": '{"lead": 2}'})
+    with pytest.raises(ConfigError, match=r"lead=2; the release's format knows lead 1 alone"):
+        convert_forecast(tmp_path / "f.safetensors", tmp_path / "f.pt", shape=TINY_SHAPE)
+    convert_forecast(tmp_path / "f.safetensors", tmp_path / "g.safetensors", dtype=torch.float16, shape=TINY_SHAPE)
+    forecast = load_forecast(tmp_path / "g.safetensors", TINY_SHAPE)
+    assert (forecast.lead, len(forecast.following)) == (2, 1)
+    save_file(tensors, tmp_path / "f.safetensors")
+    with pytest.raises(WeightsError, match=r"lead=1 has no use for model\.layers\.1\.self_attn\.q_curr_proj"):
+        convert_forecast(tmp_path / "f.safetensors", tmp_path / "h.safetensors")

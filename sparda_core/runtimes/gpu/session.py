@@ -16,10 +16,11 @@ import torch
 from sparda_core.errors import ConfigError
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
+from sparda_core.runtimes.forecasts import check_forecast
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.graphs import bucket_of
 from sparda_core.runtimes.gpu.last_step import LastStep
-from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
+from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
