@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "timeline": ("timeline", "write Perfetto traces of one combination, measured and predicted"),
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
     "train": ("train", "train Forecast projections for a model"),
+    "convert": ("convert", "bring Forecast weights from the release's format into ours and back, models into a dtype"),
     "bench": ("bench", "measure decode steps of an 8B shape on this machine's GPU, against their floors"),
     "capacity": ("capacity", "plan the memory of decoding on a GPU: where each byte goes, and what fits"),
     "methods": ("methods", "list selectors and runtimes, and which of them fit together"),
