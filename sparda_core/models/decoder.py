@@ -15,9 +15,11 @@ import attrs
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.forecast_weights import ForecastWeights, check_forecast
 from sparda_core.models.rotary import RotaryTable, Rotation
+from sparda_core.models.token_bias import BiasWeights, bias_weights, token_bias
 from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_shapes, layer_key
 from sparda_core.shapes import ModelShape
 
@@ -34,6 +36,7 @@ class Projections:
     k, v           [B, Hk, T, D]
     forecast_next  [B, Hk, T, D]    Forecast of layer + 1; None on the last layer or without a Forecast
     forecast_own   [B, Hk, T, D]    Forecast of this layer; layer 0 only, else None
+    bias           [B, Hk, T]       token bias (models/token_bias.py), float32 at least; None where the model has none
     Head tensors are strided views of one product: call .contiguous() where that matters.
     """
 
@@ -43,6 +46,7 @@ class Projections:
     v: torch.Tensor
     forecast_next: torch.Tensor | None = None
     forecast_own: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
 
 
 Visit = Callable[[int, Projections], None]
@@ -64,9 +68,10 @@ class LayerWeights:
     mlp_norm: torch.Tensor
     has_next: bool = False
     has_own: bool = False
+    bias: BiasWeights | None = None
 
 
-def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> LayerWeights:
+def _layer(weights: Mapping[str, torch.Tensor], layer: int, *, biased: bool) -> LayerWeights:
     def part(name: str) -> torch.Tensor:
         return weights[layer_key(layer, name)]
 
@@ -77,6 +82,7 @@ def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> LayerWeights:
         down=part("mlp.down_proj").contiguous(),
         input_norm=part("input_layernorm"),
         mlp_norm=part("post_attention_layernorm"),
+        bias=bias_weights(weights, layer) if biased else None,
     )
 
 
@@ -115,7 +121,7 @@ class Decoder:
         self._embed = weights[EMBED]
         self._head = weights[EMBED if shape.tied_embeddings else HEAD]
         self._norm = weights[FINAL_NORM]
-        self._layers = [_layer(weights, layer) for layer in range(shape.layers)]
+        self._layers = [_layer(weights, layer, biased=shape.token_bias) for layer in range(shape.layers)]
         self.dtype, self.device = self._embed.dtype, self._embed.device
         self.rotary = RotaryTable(
             head_dim=shape.head_dim,
@@ -195,13 +201,15 @@ class Decoder:
             at += shape.kv_heads
         if w.has_own:
             own = turned[:, at : at + shape.kv_heads]
+        v = heads[:, :, rotated:].transpose(1, 2)
         return Projections(
             x_norm=x_norm,
             q=turned[:, : shape.q_heads],
             k=turned[:, shape.q_heads : shape.q_heads + shape.kv_heads],
-            v=heads[:, :, rotated:].transpose(1, 2),
+            v=v,
             forecast_next=following,
             forecast_own=own,
+            bias=None if w.bias is None else token_bias(w.bias, v),
         )
 
     def query_of(self, layer: int, x_norm: torch.Tensor, positions: torch.Tensor | Rotation) -> torch.Tensor:
@@ -277,5 +285,6 @@ class Decoder:
 
 
 def _causal_attention(p: Projections, group: int) -> torch.Tensor:
-    k, v = (t.repeat_interleave(group, dim=1) for t in (p.k, p.v))
-    return F.scaled_dot_product_attention(p.q, k, v, is_causal=True)
+    with_bias = fold_bias(p.q, p.k, p.v, p.bias)
+    k, v = (t.repeat_interleave(group, dim=1) for t in (with_bias.keys, with_bias.values))
+    return with_bias.cut(F.scaled_dot_product_attention(with_bias.query, k, v, is_causal=True, scale=with_bias.scale))

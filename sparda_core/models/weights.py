@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from sparda_core.errors import WeightsError
+from sparda_core.models.token_bias import bias_shapes
 from sparda_core.shapes import ModelShape
 
 EMBED = "model.embed_tokens.weight"
@@ -46,7 +47,7 @@ def expected_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
         names[HEAD] = table
     for layer in range(shape.layers):
         names |= {layer_key(layer, part): size for part, size in layer_shapes(shape).items()}
-    return names
+    return names | bias_shapes(shape)
 
 
 def check_shapes(

@@ -315,8 +315,9 @@ class GpuSession(LastStep):
         self._check_row(row)
         place, tokens = self._place[row], self._lengths[row]
         with self._work():
-            parts = [self._machinery.tiers.read(place, layer, 0, tokens) for layer in range(self.shape.layers)]
-            return self._half.snapshot(row, tokens, parts)
+            tiers, layers = self._machinery.tiers, range(self.shape.layers)
+            parts = [tiers.read(place, layer, 0, tokens) for layer in layers]
+            return self._half.snapshot(row, tokens, parts, [tiers.read_bias(place, layer, tokens) for layer in layers])
 
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
