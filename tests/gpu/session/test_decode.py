@@ -41,10 +41,11 @@ def test_every_combination_answers_as_on_a_cpu_over_a_block_that_opens(
     selector: str, runtime: str, policy: str
 ) -> None:
     spec = SPEC.with_budget(7) if selector == "dense" else FIVE if selector in NOSA else SPEC
+    tokens = 144 if selector in NOSA else 112
     options = {"policy": policy, "slots": spec.budget + 1 if policy == "lru" else None}
     with Pair(
         selector, runtime, spec=spec, selector_options={"select_blocks": 2} if selector in NOSA else None,
-        runtime_options=options, places=2, tokens=144, shape=BIASED if selector in NOSA else SHAPE,
+        runtime_options=options, places=2, tokens=tokens, shape=BIASED if selector in NOSA else SHAPE,
     ) as pair:  # fmt: skip
         for seed, length in enumerate((LENGTHS[0] + 32, *LENGTHS[1:]) if selector in NOSA else LENGTHS):
             pair.add(prompt(length, seed))
