@@ -101,7 +101,7 @@ class DeviceParts:
     x              [B, hidden], the residual stream; zero in inactive places
     query          [B, Hq, D], of the layer that was rotated last; so are
     key, value     [B, Hk, D]
-    forecast_next  [B, Hk, D], of the layer after that one
+    forecast_next  [B, Hk, D], of the layer `lead` after that one
     forecast_own   [B, Hk, D]
     logits         float32 [B, vocab]
     """
@@ -150,7 +150,7 @@ class DeviceParts:
 
     def keep_bias(self, layer: int, *, tokens: torch.Tensor, means: torch.Tensor, spec: BlockSpec) -> None:
         """What `rotate_append` left in `value` -> the token's bias, and the mean that it completes (see the kernel)."""
-        bias = self._decoder.layer_weights(layer).bias
+        bias = self._decoder.layer_weights(layer).token_bias
         assert bias is not None, "this model has no token bias"
         keep_bias(
             self.value, bias.scale, bias.delta, self.position, tokens=tokens, means=means, spec=spec,

@@ -12,6 +12,8 @@ from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
 from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
 from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration
+from sparda_core.selectors.forecast import Forecast
+from sparda_core.selectors.query import Query
 from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.work import Work, WorkContext
 
@@ -91,25 +93,31 @@ class Nosa(NosaDeclaration):
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half; it keeps no state, since the cache keeps the bias."""
         from sparda_core.selectors.tensors.nosa import BoundNosa
-        from sparda_core.selectors.tensors.query import BoundQuery
 
-        return BoundNosa(BoundQuery(), self)
+        return BoundNosa(Query().bind(shape=shape, spec=spec), self)
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The GPU half; it keeps no state but the scratch of `query`."""
         from sparda_core.selectors.device.nosa import DeviceNosa
-        from sparda_core.selectors.device.query import DeviceQuery
 
-        return DeviceNosa(room, DeviceQuery(room), self)
+        return DeviceNosa(room, Query().bind_device(room), self)
 
 
 @attrs.frozen(kw_only=True)
 class NosaForecast(NosaDeclaration):
-    """The first stage scores as `forecast` does, a layer early; the first layer with its own Forecast."""
+    """The first stage scores as `forecast` does, `lead` layers early; the first layers with Forecasts of their own.
+
+    lead  as of `forecast`
+    """
 
     name: ClassVar[str] = "nosa-forecast"
-    lead = 1
     needs = frozenset({"forecast", "token_bias"})
+
+    lead: int = attrs.field(default=1)
+
+    @lead.validator
+    def _counts_layers(self, attribute: attrs.Attribute[int], value: Any) -> None:
+        check_integer("lead", value, 0)
 
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Hk heads, one pass over the entries."""
@@ -118,15 +126,13 @@ class NosaForecast(NosaDeclaration):
         return work(op, facts, context)
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
-        """The tensor half; it keeps no state."""
-        from sparda_core.selectors.tensors.forecast import BoundForecast
+        """The tensor half; it keeps no state. Raises ConfigError at lead 0, for which there are no Forecasts."""
         from sparda_core.selectors.tensors.nosa import BoundNosa
 
-        return BoundNosa(BoundForecast(), self)
+        return BoundNosa(Forecast(lead=self.lead).bind(shape=shape, spec=spec), self)
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
-        """The GPU half; it keeps no state."""
-        from sparda_core.selectors.device.forecast import DeviceForecast
+        """The GPU half; it keeps no state. Raises ConfigError at lead 0, for which there are no Forecasts."""
         from sparda_core.selectors.device.nosa import DeviceNosa
 
-        return DeviceNosa(room, DeviceForecast(room), self)
+        return DeviceNosa(room, Forecast(lead=self.lead).bind_device(room), self)

@@ -66,7 +66,7 @@ class DenseRow:
 def _bias(model: Any, layer: int, value: torch.Tensor) -> torch.Tensor:
     """Token biases of values [Hk, T, D], head by head, token by token: [Hk, T]; zeros where the model has none."""
     bias = torch.zeros(value.shape[:2], dtype=value.dtype)
-    weights = model.layer_weights(layer).bias
+    weights = model.layer_weights(layer).token_bias
     if weights is not None:
         for token in range(value.shape[1]):
             for head in range(value.shape[0]):

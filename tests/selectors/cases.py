@@ -28,7 +28,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any], int | None], ...]] = {
         ("entry-raw", {"scoring": "entry-raw"}, None),
         ("entry-softmax", {"scoring": "entry-softmax"}, None),
     ),
-    "forecast": (("early", {}, None),),
+    "forecast": (("early", {}, None), ("two-early", {"lead": 2}, None)),
     "nosa": (("own", {"select_blocks": 2}, None), ("whole", {"select_blocks": 3}, None)),
     "nosa-forecast": (("early", {"select_blocks": 2}, None),),
     "oracle": (("own", {}, None),),

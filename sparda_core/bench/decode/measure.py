@@ -55,9 +55,14 @@ class Bench:
     time, made where a cell asks for another shape than the one before.
     """
 
-    def __init__(self, settings: Settings, cells: Sequence[Cell], *, report: Report) -> None:
-        """Memory is taken at first need."""
-        self._settings, self._report = settings, report
+    def __init__(
+        self, settings: Settings, cells: Sequence[Cell], *, report: Report, tell: Callable[[str], object] | None = None
+    ) -> None:  # fmt: skip
+        """Memory is taken at first need.
+
+        tell  called with the plan of each cell's memory, a line, before any of it is taken
+        """
+        self._settings, self._report, self._tell = settings, report, tell
         self._locality: LocalityModel = load_locality(settings.locality)
         self._device, self._cells = torch.device("cuda"), tuple(cells)
         self._model: Model | None = None
@@ -131,12 +136,13 @@ class Bench:
             runtime = {"slots": round(cell.slots * cell.spec.budget), "policy": cell.policy, "engine": cell.engine}
         selector: str | Selector = cell.selector
         if cell.selector != "dense":
-            selector = Traced(inner=SELECTORS.make(cell.selector), trace=trace)
+            selector = Traced(inner=SELECTORS.make(cell.selector), trace=trace, before=trace.history)
         pair = compose(self._model_of(cell), selector, cell.runtime, spec=cell.spec, runtime_options=runtime)
+        if self._tell is not None:
+            self._tell(f"{cell.key}: {pair.capacity(check=False, **options).as_line()}\n")
         host = self._host_memory() if cell.offloads else None
         try:
-            with pair.open(**options, host_memory=host) as session:
-                assert isinstance(session, GpuSession)
+            with pair.open_gpu(**options, host_memory=host) as session:
                 yield session
         finally:
             gc.collect()

@@ -13,6 +13,7 @@ from sparda_core.kernels.arrays import compute_dtype, host_array, on_cpu
 from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.entry_arrays import entry_arrays
 from sparda_core.kernels.jit import kernel, parallel_kernel, prange
+from sparda_core.kernels.pool.cpu import raise_blocks
 from sparda_core.kernels.shortlist.reference import shortlist_scores as _reference
 from sparda_core.kernels.topk.choose import choose_blocks
 from sparda_core.layer_view import EntryView
@@ -41,26 +42,24 @@ def shortlist_scores(
     like = scores.new_empty(1).expand(positions.shape[0], 1, positions.shape[1], 1)
     seen = entry_arrays(like, means, positions, spec)
     ranked = np.full(tuple(scores.shape), -np.inf, seen.buffer.dtype)
-    _rank(seen.buffer, seen.rows, seen.visible, host_array(first, torch.int32), spec.entries_per_block, ranked)
+    reach = (spec.entries_per_block, spec.spill)
+    _rank(seen.buffer, seen.rows, seen.visible, host_array(first, torch.int32), *reach, ranked)
     return torch.from_numpy(ranked).to(compute_dtype(scores))
 
 
 @parallel_kernel
-def _rank(means: _Array, rows: _Ints, visible: _Ints, first: _Ids, per_block: int, ranked: _Array) -> None:
+def _rank(means: _Array, rows: _Ints, visible: _Ints, first: _Ids, per_block: int, spill: int, ranked: _Array) -> None:
     batch, heads, queries, _ = ranked.shape
     for i in prange(batch * heads * queries):
         row, head, t = i // (heads * queries), i // queries % heads, i % queries
-        _rank_one(means[rows[row], head], visible[row, t], first[row, head, t], per_block, ranked[row, head, t])
+        ranked_M = ranked[row, head, t]
+        _rank_one(means[rows[row], head], visible[row, t], first[row, head, t], per_block, spill, ranked_M)
 
 
 @kernel
-def _rank_one(means_C1: _Array, visible: int, first_W: _Ids, per_block: int, ranked_M: _Array) -> None:
-    """A mean belongs to the block it starts in; a block's last one reaches into the next block too."""
+def _rank_one(means_C1: _Array, visible: int, first_W: _Ids, per_block: int, spill: int, ranked_M: _Array) -> None:
     for c in range(visible):
-        mean = means_C1[c, 0]
-        for block in ((c // per_block), ((c + 1) // per_block)):
-            if block < ranked_M.size and mean > ranked_M[block]:
-                ranked_M[block] = mean
+        raise_blocks(ranked_M, c, means_C1[c, 0], per_block, spill)
     for block in first_W:
         if 0 <= block < ranked_M.size:
             ranked_M[block] = np.inf

@@ -20,7 +20,7 @@ from sparda_core.shapes import BlockSpec
 def _shortlist_kernel(
     scores, scores_b, scores_h, means, means_b, means_h, position, held, M, unseen,
     BLOCK: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr,
-    REACH: tl.constexpr, WINDOW: tl.constexpr, STRIDE: tl.constexpr, EARLY: tl.constexpr,
+    REACH: tl.constexpr, SPILL: tl.constexpr, WINDOW: tl.constexpr, STRIDE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     at = tl.load(position + i_b)
@@ -40,8 +40,8 @@ def _shortlist_kernel(
         key = tl.where(i_m < first_local, ordered(score), NEVER)
         taken, _ = take_best(key, k, candidates, TILE)
         best = tl.full([TILE], float("-inf"), tl.float32)
-        for i_r in tl.static_range(REACH + 1):
-            c = i_m * REACH + i_r - 1
+        for i_r in tl.static_range(REACH + SPILL):
+            c = i_m * REACH + i_r - SPILL
             seen = compete & (c >= 0) & (c < visible)
             mean = tl.load(means + c, mask=seen, other=float("-inf"))
             best = tl.maximum(best, tl.where(mean == mean, mean, float("-inf")))
@@ -72,6 +72,6 @@ def shortlist_scores(
     tile = choose_options(blocks, spec)["TILE"]
     _shortlist_kernel[batch, heads](
         scores, *scores.stride()[:2], means, *means.stride()[:2], position, means.shape[2], blocks, unseen,
-        BLOCK=spec.block, SINK=spec.sink, LOCAL=spec.local, KEEP=keep, TILE=tile, REACH=spec.entries_per_block,
+        BLOCK=spec.block, SINK=spec.sink, LOCAL=spec.local, KEEP=keep, TILE=tile, REACH=spec.entries_per_block, SPILL=spec.spill,
         WINDOW=spec.window, STRIDE=spec.stride, num_warps=choose_warps(tile), **launch_early(early),
     )  # fmt: skip

@@ -23,7 +23,7 @@ def bias_block_scores(means: EntryView, positions: torch.Tensor, spec: BlockSpec
     values = means.padded()[..., 0]
     seen = visible_entries(means.counts, positions, spec, width=values.shape[-1])
     shown = torch.where(seen[:, None], values[:, :, None], -torch.inf)
-    return pool_blocks(shown, per_block=spec.entries_per_block, blocks=blocks)
+    return pool_blocks(shown, per_block=spec.entries_per_block, blocks=blocks, spill=spec.spill)
 
 
 def shortlist_scores(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparda_core.device_view import DeviceView
 from sparda_core.errors import PlanError
 from sparda_core.kernels.shortlist.gpu import shortlist_scores
-from sparda_core.selector import DeviceRoom
+from sparda_core.selector import DeviceRoom, DeviceSelector
 from sparda_core.selectors.device.scored import ScoredDevice
 from sparda_core.selectors.nosa import SHORTLIST, NosaDeclaration
 
@@ -16,8 +16,9 @@ class DeviceNosa(ScoredDevice):
     The choice itself is the plain one by scores, so a runtime may make it in one launch with the diff.
     """
 
-    def __init__(self, room: DeviceRoom, first: ScoredDevice, declared: NosaDeclaration) -> None:
+    def __init__(self, room: DeviceRoom, first: DeviceSelector, declared: NosaDeclaration) -> None:
         super().__init__(room)
+        assert isinstance(first, ScoredDevice)
         self._first, self._declared = first, declared
         self.used_bytes = first.used_bytes
 

@@ -7,6 +7,7 @@ import torch
 from sparda_core.errors import PlanError
 from sparda_core.kernels.shortlist.cpu import shortlist_scores
 from sparda_core.layer_view import EntryView, LayerView
+from sparda_core.selector import BoundSelector
 from sparda_core.selectors.nosa import SHORTLIST, NosaDeclaration
 from sparda_core.selectors.scored import ScoredSelector
 
@@ -14,7 +15,8 @@ from sparda_core.selectors.scored import ScoredSelector
 class BoundNosa(ScoredSelector):
     """Between another method's scores and the choice, ranks what the scores left out by its bias."""
 
-    def __init__(self, first: ScoredSelector, declared: NosaDeclaration) -> None:
+    def __init__(self, first: BoundSelector, declared: NosaDeclaration) -> None:
+        assert isinstance(first, ScoredSelector)
         self._first, self._declared = first, declared
 
     def scores(self, view: LayerView) -> torch.Tensor:
