@@ -83,7 +83,8 @@ class OwnStates:
         spec, tokens = self.spec, k_GTD.shape[1]
         return LayerLesson(
             layer=layer, x_before=x_QE, q=q_HQD, k=k_GTD, entries=entries,
-            visible=visible_entries(asked, entries.shape[1], spec), free=free_blocks(asked, spec.block_count(tokens), spec),
+            visible=visible_entries(asked, entries.shape[1], spec),
+            free=free_blocks(asked, spec.block_count(tokens), spec),
             positions=asked, turn=self.decoder.rotation(asked[None]), spec=spec,
         )  # fmt: skip
 

@@ -40,9 +40,10 @@ class ChosenAttention:
         self._scratch: AttendScratch | None = None
 
     def __call__(
-        self, layer: int, made: Any, keys: torch.Tensor, values: torch.Tensor, offset: int
+        self, layer: int, made: Any, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, offset: int
     ) -> torch.Tensor:  # fmt: skip
         """[1, Hq, T, D]: attention of the chunk's tokens, the last T of the N in keys and values [Hk, N, D]."""
+        assert bias is None, "a session refuses to read a prompt by choice where tokens have biases"
         self._forecasts[layer + 1] = made.forecast_next
         if made.forecast_own is not None:
             self._forecasts[layer] = made.forecast_own

@@ -26,7 +26,7 @@ from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import Attention, attend_dense, prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
-from sparda_core.runtimes.gpu.refusals import check_place, check_room
+from sparda_core.runtimes.gpu.refusals import check_chosen, check_place, check_room
 from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.planner import check_mode
@@ -221,6 +221,7 @@ class GpuSession(LastStep):
         self._check_row(row)
         self._check_chunk(chunk)
         check_mode(mode)
+        check_chosen(self.shape, mode)
         ids = self._check_tokens(tokens)
         start, machinery, place = self._lengths[row], self._machinery, self._place[row]
         stop = start + ids.numel()
@@ -327,8 +328,9 @@ class GpuSession(LastStep):
         self._check_row(row)
         place, tokens = self._place[row], self._lengths[row]
         with self._work():
-            parts = [self._machinery.tiers.read(place, layer, 0, tokens) for layer in range(self.shape.layers)]
-            return self._half.snapshot(row, tokens, parts)
+            tiers, layers = self._machinery.tiers, range(self.shape.layers)
+            parts = [tiers.read(place, layer, 0, tokens) for layer in layers]
+            return self._half.snapshot(row, tokens, parts, [tiers.read_bias(place, layer, tokens) for layer in layers])
 
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
