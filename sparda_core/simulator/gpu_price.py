@@ -47,9 +47,10 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
     gap_s = profile.launch.graph_s.value
     charges = (*_compute_charges(profile, work), *_link_charges(profile, op, work, plan))
     inner_s = max(0, work.launches - 1) * gap_s
+    own_s = work.launches * profile.kernels.of(op.kind) if profile.kernels else 0.0
     grid = _grid(profile, work, tokens) if charges else None
     return Price(
-        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s,
+        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
         wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
     )  # fmt: skip
