@@ -136,6 +136,9 @@ class Session(abc.ABC):
     the order of `rows`. An operation that fails leaves every row as it was.
     """
 
+    #: Whether it draws next tokens itself (`set_sampling`, `run`, `tokens`), so that nobody need look at logits.
+    draws: ClassVar[bool] = False
+
     plan: StepPlan
     spec: BlockSpec
 

@@ -71,9 +71,25 @@ class Selector(abc.ABC):
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, fresh for one session; imports torch here and not before."""
 
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """Bytes of device memory that its GPU half will keep (`DeviceSelector.used_bytes`), for plans made before."""
+        return 0
+
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The half that selects on a GPU, in decode; raises ConfigError where a method has none."""
         raise ConfigError(f"selector {self.name!r} has no GPU half (bind_device); it runs on a CPU only")
+
+
+@attrs.frozen(kw_only=True)
+class DeviceSizes:
+    """What the memory of a selector's GPU half follows from; see DeviceRoom. value_bytes: of one key or entry value."""
+
+    shape: ModelShape
+    spec: BlockSpec
+    places: int
+    tokens: int
+    value_bytes: int
+    lead: int
 
 
 @attrs.frozen(kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,13 +88,17 @@ def run(args: argparse.Namespace) -> int:
         warmup=args.warmup, steps=args.steps, locality=args.locality, seed=args.seed, gpu_memory_gib=args.gpu_memory_gib
     )
     store = Store(args.out, settings, machine_name())
-    with progress() as report, Bench(settings, cells, report=report) as bench:
+    with progress() as report, Bench(settings, cells, report=report, tell=_note) as bench:
         rows = measure_all(cells, bench, store, resume=args.resume, report=report)
         document = store.finish(rows, bench.provenance())
         if args.timeline is not None:
             write_trace(args.timeline, [bench.timeline(cells[0])])
     _tell(document, as_json=args.json)
     return 1 if any("failed" in row for row in rows) else 0
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(line)  # as it is now: a progress bar that is drawn has put itself in between
 
 
 def _tell(document: dict[str, Any], *, as_json: bool) -> None:

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
     "train": ("train", "train Forecast projections for a model"),
     "bench": ("bench", "measure decode steps of an 8B shape on this machine's GPU, against their floors"),
+    "capacity": ("capacity", "plan the memory of decoding on a GPU: where each byte goes, and what fits"),
     "methods": ("methods", "list selectors and runtimes, and which of them fit together"),
     "profile": ("profile", "list, show, start or check hardware profiles"),
 }

@@ -84,7 +84,9 @@ def add_pool(group: argparse._ActionsContainer) -> None:
 
 def runtime_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options of the runtime that were parsed by `add_combination`."""
-    return {"slots": args.slots, "policy": args.policy, "resident_layers": args.resident_layers}
+    options = {"slots": args.slots, "policy": args.policy, "resident_layers": args.resident_layers}
+    engine = getattr(args, "gpu_engine", None)  # of cli/gpu_options.py, where a command has those
+    return options if engine is None else {**options, "engine": engine}
 
 
 def selector_options(pairs: list[str]) -> dict[str, Any]:

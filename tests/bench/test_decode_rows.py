@@ -190,6 +190,6 @@ def test_a_trace_is_lawful_and_the_same_every_time() -> None:
         assert (chosen[:, 1:] > chosen[:, :-1]).all()
         assert chosen.max() == position // SPEC.block
         assert all(set(SPEC.forced_blocks(position)) <= set(row.tolist()) for row in chosen)
-    held = one.held(2 * SPEC.budget)
+    held = one.held(2 * SPEC.budget, "lru")
     assert held.shape == (64, 192)
     assert all(len(set(row.tolist())) == 192 for row in held)

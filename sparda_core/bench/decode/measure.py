@@ -52,9 +52,14 @@ def machine_name() -> str:
 class Bench:
     """Measures cells, one after the other. Pinned memory is taken once, for the largest cell."""
 
-    def __init__(self, settings: Settings, cells: Sequence[Cell], *, report: Report) -> None:
-        """Take the model's memory and what the cells need of the host's."""
-        self._settings, self._report = settings, report
+    def __init__(
+        self, settings: Settings, cells: Sequence[Cell], *, report: Report, tell: Callable[[str], object] | None = None
+    ) -> None:  # fmt: skip
+        """Take the model's memory and what the cells need of the host's.
+
+        tell  called with the plan of each cell's memory, a line, before any of it is taken
+        """
+        self._settings, self._report, self._tell = settings, report, tell
         self._locality: LocalityModel = load_locality(settings.locality)
         self._shape, self._device = main_shape(), torch.device("cuda")
         self._model = synthetic_model(self._shape, device=self._device, dtype=torch.bfloat16, seed=settings.seed)
@@ -114,12 +119,13 @@ class Bench:
             runtime = {"slots": round(cell.slots * SPEC.budget), "policy": cell.policy, "engine": cell.engine}
         selector: str | Selector = cell.selector
         if cell.selector != "dense":
-            selector = Traced(inner=SELECTORS.make(cell.selector), trace=trace)
+            selector = Traced(inner=SELECTORS.make(cell.selector), trace=trace, before=trace.history)
         pair = compose(self._model, selector, cell.runtime, spec=SPEC, runtime_options=runtime)
+        if self._tell is not None:
+            self._tell(f"{cell.key}: {pair.capacity(check=False, **options).as_line()}\n")
         host = self._host_memory() if cell.offloads else None
         try:
-            with pair.open(**options, host_memory=host) as session:
-                assert isinstance(session, GpuSession)
+            with pair.open_gpu(**options, host_memory=host) as session:
                 yield session
         finally:
             gc.collect()

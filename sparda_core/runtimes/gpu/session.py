@@ -16,15 +16,16 @@ import torch
 from sparda_core.errors import ConfigError
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
+from sparda_core.runtimes.forecasts import check_forecast
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.graphs import bucket_of
 from sparda_core.runtimes.gpu.last_step import LastStep
-from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
+from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
 from sparda_core.runtimes.gpu.refusals import check_place, check_room
-from sparda_core.runtimes.gpu.sampling import SEEDS
+from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import Selector
@@ -33,6 +34,8 @@ from sparda_core.shapes import BlockSpec, check_integer
 
 class GpuSession(LastStep):
     """See `Session`. Not safe for use from several threads at once."""
+
+    draws = True
 
     def __init__(
         self, model: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions
@@ -243,13 +246,8 @@ class GpuSession(LastStep):
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out. Reads logits and facts back."""
-        self._check_idle()
-        for row in tokens:
-            self._check_row(row)
-        active = [row for row in self.rows if row in tokens]
-        ids = self._check_tokens([tokens[row] for row in active])
-        before = {row: self._lengths[row] for row in active}
-        self._steps(active, 1, dict(zip(active, ids.tolist(), strict=True)))
+        before, ids = self._stepping(tokens)
+        self._steps(list(before), 1, dict(zip(before, ids.tolist(), strict=True)))
         # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
         with self._work(before):
             return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
@@ -336,21 +334,12 @@ class GpuSession(LastStep):
         self._lengths[row] = snapshot.tokens
         return row
 
-    @property
-    def used_bytes(self) -> dict[str, int]:
-        """Bytes taken by tier, "host" and "device"."""
-        self._check_open()
+    def _used_bytes(self) -> dict[str, int]:
         return self._machinery.used_bytes
 
-    def close(self) -> None:
-        """Wait for what runs and give memory back; closing twice is allowed."""
-        if self._closed:
-            return
-        self._check_idle()
-        self._closed = True
-        self._machinery.close()
-        self._lengths.clear()
+    def _release(self) -> None:
         self._place.clear()
+        self._machinery.close()
 
     @contextlib.contextmanager
     def _work(self, before: Mapping[int, int] | None = None) -> Iterator[None]:

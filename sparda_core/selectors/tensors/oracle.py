@@ -6,8 +6,8 @@ import torch
 
 from sparda_core.errors import PlanError
 from sparda_core.layer_view import LayerView
+from sparda_core.selectors.own_query import own_query
 from sparda_core.selectors.scored import ScoredSelector
-from sparda_core.selectors.tensors.query import own_query
 
 #: Logits held at once, in values: 2**24 is 64 MiB in float32.
 _MAX_LOGITS = 2**24

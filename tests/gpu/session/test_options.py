@@ -126,7 +126,7 @@ def test_a_session_says_how_it_runs_and_what_it_takes() -> None:
     with opened("forecast", copy_rule="paper") as session:
         said = session.describe()
         assert said["engine"] == "uva"
-        assert said["copy"] == "16 thread blocks, 16 KiB in flight each"
+        assert said["copy"] == "16 thread blocks, 16 KiB in flight each, SparDA's release"
         assert session.capacity.slots == SPEC.budget
         assert session.used_bytes["device"] > 0
 
