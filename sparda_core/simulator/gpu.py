@@ -133,7 +133,8 @@ class GpuProfile(Profile):
         """Launch gaps, then the longest of its flows.
 
         A compute operation takes what its kind takes whatever it moves, then draws FLOPs and device memory side by
-        side; one that stays below a CTA per SM cannot use more than its SMs' share of the FLOPs. A transfer follows the law of the engine.
+        side; one that stays below a CTA per SM cannot use more than its SMs' share of the FLOPs.
+        A transfer follows the law of the engine.
         """
         if not self.extrapolate and (outside := self.outside(op, work, plan=plan, tokens=tokens)):
             raise ProfileError(
