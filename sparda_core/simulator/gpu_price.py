@@ -192,10 +192,10 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work, tokens: int) -> _Ctas:
     link = profile.link.h2d_bytes_per_s.value
     piece = work.h2d_bytes / work.pieces if work.pieces else 0.0
 
-    def rate(ctas: int, *, beside: bool, late: int = 0) -> float:
+    def rate(ctas: int, *, beside: bool, late: bool = False) -> float:
         alone = law.bytes_per_s(
             ctas, in_flight=work.in_flight_bytes, cluster=work.cluster, piece=piece, repeated=work.repeated,
-            beside=beside, late=late,
+            beside=beside, late=late, tokens=max(1, tokens),
         )  # fmt: skip
         return min(alone, link)
 
@@ -207,7 +207,7 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work, tokens: int) -> _Ctas:
             per_sm=law.per_sm(work.in_flight_bytes) if work.cluster == 1 else 1,
         ),
         tuple((rate(k, beside=False), rate(k, beside=True)) for k in every),
-        tuple(rate(k, beside=True, late=max(1, tokens)) for k in every),
+        tuple(rate(k, beside=True, late=True) for k in every),
     )  # fmt: skip
 
 
