@@ -10,8 +10,8 @@ Given a ModelShape in place of a model, everything but running works, and torch 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -26,10 +26,15 @@ from sparda_core.spans import Timeline
 from sparda_core.work import WorkContext
 
 if TYPE_CHECKING:
+    from sparda_core.runtimes.gpu.capacity import CapacityPlan
+    from sparda_core.runtimes.gpu.session import GpuSession
+    from sparda_core.runtimes.row_session import RowSession
     from sparda_core.runtimes.session import CpuSession
     from sparda_core.runtimes.snapshot import RowSnapshot
     from sparda_core.simulator.predict import Prediction
     from sparda_core.simulator.profile import Profile
+
+    _Kind = TypeVar("_Kind", bound=RowSession)
 
 
 @attrs.frozen(kw_only=True)
@@ -75,17 +80,73 @@ class Combination:
         """The plan of one prefill chunk; mode "dense" or "selector"."""
         return self.runtime.prefill_plan(shape=self.shape, spec=self.spec, selector=self.selector, mode=mode)
 
-    def open(self, **options: Any) -> CpuSession:
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the model lies on a CUDA device, where sessions are GPU sessions."""
+        device = getattr(getattr(self.model, "decoder", self.model), "device", None)
+        return getattr(device, "type", "cpu") == "cuda"
+
+    def open(self, **options: Any) -> RowSession:
         """A session; options override those given to `compose`. Use it in a `with` statement.
 
-        For a model on a CUDA device it is a GpuSession, which has `run` and `draw`, too (docs/gpu.md).
+        It is typed as what sessions have on every device; `open_cpu` and `open_gpu` give the rest by type, too.
         """
         if self.model is None:
             raise ConfigError(f"model is only a shape ({self.shape.name}); compose with a loaded model to run it")
         session: Any = self.runtime.open(
-            self.model, selector=self.selector, spec=self.spec, **{**self.session_options, **options}
-        )
+            self.model, selector=self.selector, spec=self.spec,
+            **{**self._measured(), **self.session_options, **options},
+        )  # fmt: skip
         return session  # type: ignore[no-any-return]
+
+    def open_cpu(self, **options: Any) -> CpuSession:
+        """As `open`, of a model on a CPU: a session with observers. Raises ConfigError for one on another device."""
+        from sparda_core.runtimes.session import CpuSession
+
+        return _of_kind(CpuSession, self.open(**options), "does not lie on the CPU: use open() or open_gpu()")
+
+    def open_gpu(self, **options: Any) -> GpuSession:
+        """As `open`, of a model on a CUDA device: a session with `run`, `draw` and `capacity` (docs/gpu.md).
+
+        raises ConfigError for one on another device
+        """
+        from sparda_core.runtimes.gpu.session import GpuSession
+
+        return _of_kind(
+            GpuSession, self.open(**options), "does not lie on a CUDA device: load it with device='cuda', or use open()"
+        )
+
+    def capacity(self, *, value_bytes: int | None = None, check: bool = True, **options: Any) -> CapacityPlan:
+        """What a GPU session of these options would take of device and host, byte by byte; allocates nothing.
+
+        value_bytes  per weight, key and value; None: of the model's dtype, 2 where there is only a shape
+        check        raise CapacityError, with the numbers and what would fit, where it does not; else only tell
+        options      of GpuOptions; they override those given to `compose`
+        """
+        from sparda_core.runtimes.gpu.options import GpuOptions
+        from sparda_core.runtimes.gpu.session_plan import session_plan
+
+        dtype = getattr(getattr(self.model, "decoder", self.model), "dtype", None)
+        return session_plan(
+            shape=self.shape, spec=self.spec, selector=self.selector, runtime=self.runtime,
+            options=GpuOptions.of(**{**self.session_options, **options}),
+            value_bytes=value_bytes or (2 if dtype is None else dtype.itemsize),
+            forecast="forecast" in self.selector.needs, check=check,
+        )  # fmt: skip
+
+    def _measured(self) -> dict[str, Any]:
+        """The copy kernel's size by the profile of the GPU that the model lies on."""
+        if not self.on_gpu:
+            return {}
+        import torch
+
+        from sparda_core.runtimes.gpu.options import CopySize
+        from sparda_core.simulator.copy_default import copy_default
+
+        device = getattr(self.model, "decoder", self.model).device
+        found = copy_default(torch.cuda.get_device_name(device))
+        size = CopySize(ctas=found.ctas, in_flight_bytes=found.in_flight_bytes, source=found.source)
+        return {"copy_default": size}
 
     def generate(
         self, ids: Sequence[int], max_new_tokens: int, *, temperature: float = 0.0, top_p: float = 1.0,
@@ -94,26 +155,25 @@ class Combination:
     ) -> Generated:  # fmt: skip
         """Continue a prompt; greedy at temperature 0, else nucleus sampling.
 
+        A GPU session draws on the device, as its `draw` does, with another random generator than a CPU's: greedy text
+        is the same, sampled text is not. It takes memory for prompt and continuation, unless `tokens` was set.
         raises ConfigError where the prompt is empty or prompt and continuation exceed the model's context
         """
-        from sparda_core.models.sampling import Sampler
-
         _check_length(len(ids), max_new_tokens, self.shape)
-        sampler = Sampler(temperature=temperature, top_p=top_p, seed=seed)
         tokens: list[int] = []
         facts: list[StepFacts] = []
-        with self.open() as session:
+        room = {"tokens": len(ids) + max_new_tokens} if self.on_gpu and "tokens" not in self.session_options else {}
+        with self.open(**room) as session:
             row = session.add()
-            logits = session.prefill(row, ids, mode=mode)
-            while True:
-                tokens.append(sampler.choose(logits))
+            sampling = {"temperature": temperature, "top_p": top_p, "seed": seed}
+            for token, met in (_drawn if session.draws else _sampled)(session, row, ids, mode, sampling):
+                tokens.append(token)
+                facts += [] if met is None else [met]
                 if on_token is not None:
-                    on_token(tokens[-1])
-                if len(tokens) == max_new_tokens or tokens[-1] in stop:
-                    return Generated(tokens=tuple(tokens), facts=tuple(facts))
-                result = session.decode({row: tokens[-1]})
-                logits = result.logits[0]
-                facts.append(result.facts)
+                    on_token(token)
+                if len(tokens) == max_new_tokens or token in stop:
+                    break
+        return Generated(tokens=tuple(tokens), facts=tuple(facts))
 
     def measure(
         self, start: RowSnapshot | Sequence[int], tokens: Sequence[int], *, batch: int = 1, warmup: int = 4,
@@ -144,8 +204,7 @@ class Combination:
 
     def _places(self, rows: int) -> dict[str, int]:
         """Sessions on a GPU take memory for their rows when they open."""
-        device = getattr(getattr(self.model, "decoder", self.model), "device", None)
-        return {"places": rows} if getattr(device, "type", "cpu") == "cuda" else {}
+        return {"places": rows} if self.on_gpu else {}
 
     def predict(
         self, profile: Profile | str, *, facts: StepFacts | Sequence[StepFacts] | None = None, batch: int | None = None,
@@ -191,6 +250,7 @@ class Combination:
         return WorkContext(
             shape=self.shape, spec=self.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
             activation_bytes=size, forecast="forecast" in self.selector.needs,
+            forecast_lead=self.selector.lead or 1,
         )  # fmt: skip
 
     def _steady(self, plan: StepPlan, batch: int | None, context: int | None, churn: float | None) -> StepFacts:
@@ -218,7 +278,8 @@ def compose(
 ) -> Combination:  # fmt: skip
     """Put a model (or a ModelShape), a selector and a runtime together.
 
-    selector, runtime  registered names, or objects; options go to the factories of named ones
+    selector, runtime  registered names, or objects; options go to the factories of named ones. A named selector that
+                       needs Forecast weights takes the lead of the model's, unless its options say otherwise
     spec               None: the default BlockSpec
     session_options    those of SessionOptions on a CPU (link_bytes_per_s, threads, page_blocks, ...), of GpuOptions
                        for a model on a CUDA device (places, tokens, host_dtype, ...)
@@ -227,7 +288,7 @@ def compose(
     shape = model if isinstance(model, ModelShape) else getattr(model, "shape", None)
     if not isinstance(shape, ModelShape):
         raise ConfigError(f"model={model!r} is neither a loaded model nor a ModelShape; load one with load_model")
-    chosen = SELECTORS.make(selector, **(selector_options or {})) if isinstance(selector, str) else selector
+    chosen = make_selector(model, selector, **(selector_options or {})) if isinstance(selector, str) else selector
     where = RUNTIMES.make(runtime, **(runtime_options or {})) if isinstance(runtime, str) else runtime
     cut = BlockSpec() if spec is None else spec
     for name, part, kind in (("selector", chosen, Selector), ("runtime", where, Runtime), ("spec", cut, BlockSpec)):
@@ -240,7 +301,57 @@ def compose(
     )  # fmt: skip
 
 
-def _fill(session: CpuSession, start: Any, batch: int) -> None:
+def make_selector(model: Any, name: str, /, **options: Any) -> Selector:
+    """A selector by name, as `model` (or a ModelShape) wants it: with the lead of its Forecast where it needs one.
+
+    raises  UnknownNameError, ConfigError
+    """
+    chosen = SELECTORS.make(name, **options)
+    trained = getattr(getattr(model, "decoder", model), "forecast_lead", None)
+    if "forecast" in chosen.needs and "lead" not in options and trained not in (None, chosen.lead):
+        return SELECTORS.make(name, **options, lead=trained)
+    return chosen
+
+
+def _of_kind(kind: type[_Kind], session: RowSession, why_not: str) -> _Kind:
+    """The session, where it is of this kind; else it is closed and ConfigError raised."""
+    if isinstance(session, kind):
+        return session
+    session.close()
+    raise ConfigError(f"this model ({session.shape.name}) {why_not}")
+
+
+#: A token, and what the step before it met; None after a prefill.
+Steps = Iterator[tuple[int, StepFacts | None]]
+
+
+def _sampled(session: Any, row: int, ids: Sequence[int], mode: str, sampling: dict[str, Any]) -> Steps:
+    """Tokens of a prompt's continuation without end, chosen here from logits."""
+    from sparda_core.models.sampling import Sampler
+
+    sampler = Sampler(**sampling)
+    logits, met = session.prefill(row, ids, mode=mode), None
+    while True:
+        token = sampler.choose(logits)
+        yield token, met
+        result = session.decode({row: token})
+        logits, met = result.logits[0], result.facts
+
+
+def _drawn(session: Any, row: int, ids: Sequence[int], mode: str, sampling: dict[str, Any]) -> Steps:
+    """The same where the session draws: a step leaves one token to read, not its logits."""
+    from sparda_core.models.sampling import check_logits
+
+    session.set_sampling(row, **sampling)
+    check_logits(session.prefill(row, ids, mode=mode))
+    met = None
+    while True:
+        yield session.tokens()[row], met
+        session.run(1)
+        met = session.last_facts()
+
+
+def _fill(session: RowSession, start: Any, batch: int) -> None:
     if isinstance(start, Sequence):
         row = session.add()
         session.prefill(row, start)

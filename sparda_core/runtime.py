@@ -72,6 +72,7 @@ class Runtime(abc.ABC):
             )
         if selector.lead is not None and selector.lead >= shape.layers:
             raise ConfigError(f"lead={selector.lead} must be < layers={shape.layers}: lower the lead")
+        selector.check(shape, spec)
         if self.offloads:
             self._check_pool(selector, shape, spec)
 
@@ -135,6 +136,9 @@ class Session(abc.ABC):
     A row is named by the id that `add` or `fork` returned; ids are never used twice. Batch order is
     the order of `rows`. An operation that fails leaves every row as it was.
     """
+
+    #: Whether it draws next tokens itself (`set_sampling`, `run`, `tokens`), so that nobody need look at logits.
+    draws: ClassVar[bool] = False
 
     plan: StepPlan
     spec: BlockSpec

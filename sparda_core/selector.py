@@ -39,7 +39,7 @@ class Selector(abc.ABC):
     name         registry name
     lead         how many layers early it knows; None where any lead will do (it looks at no state)
     granularity  what its ids stand for
-    needs        what the model must offer: "forecast" (trained Forecast projections)
+    needs        what the model must offer: "forecast" (trained Forecast projections), "token_bias" (a NOSA model's)
     measuring    True for a measuring stick whose own cost is not counted
     """
 
@@ -60,6 +60,9 @@ class Selector(abc.ABC):
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Work of one of its own operations."""
 
+    def check(self, shape: ModelShape, spec: BlockSpec) -> None:  # noqa: B027
+        """Raise ConfigError where this method cannot serve models of this shape, or this cut."""
+
     def cut(self, spec: BlockSpec, tokens: int) -> BlockSpec:
         """The cut under which this method attends to rows of `tokens` tokens where others get `spec`.
 
@@ -71,9 +74,25 @@ class Selector(abc.ABC):
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, fresh for one session; imports torch here and not before."""
 
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """Bytes of device memory that its GPU half will keep (`DeviceSelector.used_bytes`), for plans made before."""
+        return 0
+
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The half that selects on a GPU, in decode; raises ConfigError where a method has none."""
         raise ConfigError(f"selector {self.name!r} has no GPU half (bind_device); it runs on a CPU only")
+
+
+@attrs.frozen(kw_only=True)
+class DeviceSizes:
+    """What the memory of a selector's GPU half follows from; see DeviceRoom. value_bytes: of one key or entry value."""
+
+    shape: ModelShape
+    spec: BlockSpec
+    places: int
+    tokens: int
+    value_bytes: int
+    lead: int
 
 
 @attrs.frozen(kw_only=True)

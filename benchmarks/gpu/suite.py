@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from sparda_core.bench.provenance import provenance
 from sparda_core.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Of the CPU, for each process, where the environment says nothing: with `-n 12` every process would take all cores.
+THREADS = 2
 
 
 def main() -> int:
@@ -33,8 +36,12 @@ def main() -> int:
         parser.error("no CUDA device on this machine; `make test` runs the same tests by Triton's interpreter")
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "tests/gpu", "-v", f"--junitxml={report}", *rest]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        # Tests of one group stay in one process; each process has its share of the cores.
+        command = [
+            sys.executable, "-m", "pytest", "tests/gpu", "-v", "--dist", "loadgroup", f"--junitxml={report}", *rest,
+        ]  # fmt: skip
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(THREADS))
+        code = subprocess.run(command, cwd=ROOT, check=False, env={**threads, **os.environ}).returncode
         result = {"gpu": machine, "exit_code": code, **summary(report), "provenance": provenance()}
     write_whole(args.out, json.dumps(result, indent=1) + "\n")
     sys.stdout.write(json.dumps({name: result[name] for name in ("tests", "passed", "failed", "skipped")}) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.cell import EARLY, SPEC, Cell, core_cells, main_shape
+from sparda_core.bench.decode.cell import EARLY, Cell, core_cells
 from sparda_core.bench.decode.report import COLUMNS, GAINS, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import SEED, add_json
@@ -87,13 +88,17 @@ def run(args: argparse.Namespace) -> int:
         warmup=args.warmup, steps=args.steps, locality=args.locality, seed=args.seed, gpu_memory_gib=args.gpu_memory_gib
     )
     store = Store(args.out, settings, machine_name())
-    with progress() as report, Bench(settings, cells, report=report) as bench:
+    with progress() as report, Bench(settings, cells, report=report, tell=_note) as bench:
         rows = measure_all(cells, bench, store, resume=args.resume, report=report)
         document = store.finish(rows, bench.provenance())
         if args.timeline is not None:
             write_trace(args.timeline, [bench.timeline(cells[0])])
     _tell(document, as_json=args.json)
     return 1 if any("failed" in row for row in rows) else 0
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(line)  # as it is now: a progress bar that is drawn has put itself in between
 
 
 def _tell(document: dict[str, Any], *, as_json: bool) -> None:
@@ -138,7 +143,7 @@ def measure_all(
 def _measured(cell: Cell, bench: Bench) -> dict[str, Any]:
     """A cell's row; where it cannot be measured, why. A failure does not take the other cells with it."""
     try:
-        return row_of(cell, bench.measure(cell), main_shape(), SPEC)
+        return row_of(cell, bench.measure(cell), cell.model, cell.spec)
     except CapacityError as wrong:
         return refused_row(cell, str(wrong))
     except Exception as wrong:  # noqa: BLE001 - told in the table and by the exit code, and tried again by --resume

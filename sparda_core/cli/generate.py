@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparda_core.cli.gpu_options import add_gpu
 from sparda_core.cli.options import (
     POSITIVE,
     SEED,
@@ -20,7 +21,8 @@ from sparda_core.cli.options import (
     add_spec,
 )
 from sparda_core.cli.parser import number
-from sparda_core.cli.running import combine, fit_tokens, link_bytes_per_s, load, read_text, tokenizer_of
+from sparda_core.cli.placing import place, read
+from sparda_core.cli.running import fit_tokens, link_bytes_per_s, read_text, tokenizer_of
 from sparda_core.cli.screen import seconds, show_json, size
 from sparda_core.errors import ConfigError
 from sparda_core.shapes import BlockSpec
@@ -50,9 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prefill", choices=("dense", "selector"), default="dense",
         help="how the prompt is read: every token sees all before it, or its own selection",
     )  # fmt: skip
-    add_spec(parser, BlockSpec())
+    add_spec(parser, BlockSpec(), of_model=True)
     add_model(parser)
     add_device(parser)
+    add_gpu(parser)
     add_link(parser)
     add_json(parser)
 
@@ -62,14 +65,16 @@ def run(args: argparse.Namespace) -> int:
     if (args.prompt is None) == (args.text is None):
         raise ConfigError("give a PROMPT or --text FILE, one of the two")
     text = read_text(args.text) if args.prompt is None else args.prompt
-    model = load(args)
-    tokenizer = tokenizer_of(model)
-    pair = combine(args, model, link_bytes_per_s=link_bytes_per_s(args))
+    found = read(args)
+    tokenizer = tokenizer_of(found)
     ids = fit_tokens(
-        tokenizer.encode(text), room=args.max_new_tokens, context=model.shape.context, most=args.max_tokens
+        tokenizer.encode(text), room=args.max_new_tokens, context=found.shape.context, most=args.max_tokens
+    )
+    model, pair, memory = place(
+        args, found, tokens=len(ids) + args.max_new_tokens, link_bytes_per_s=link_bytes_per_s(args)
     )
     stream = Stream(tokenizer.decode, (lambda piece: None) if args.json else _write)
-    stop = () if model.config.eos_id is None else (model.config.eos_id,)
+    stop = model.config.end_ids
     made = pair.generate(
         ids, args.max_new_tokens, temperature=args.temperature, top_p=args.top_p, seed=args.seed, stop=stop,
         mode=args.prefill, on_token=stream.add,
@@ -77,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     stream.close()
     summary = _summary(pair, ids, made, stream)
     if args.json:
-        show_json({"text": stream.text, "tokens": made.tokens, **summary})
+        told = {"text": stream.text, "tokens": made.tokens, **summary}
+        show_json(told if memory is None else {**told, "memory": memory.as_json()})
     else:
         sys.stdout.write("\n")
         sys.stderr.write(_line(summary))

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparda_core.cli.gpu_options import add_gpu
 from sparda_core.cli.options import POSITIVE, add_combination, add_device, add_json, add_model, add_spec, add_text
-from sparda_core.cli.running import Report, combine, load, progress, read_document
+from sparda_core.cli.placing import place, read
+from sparda_core.cli.running import Report, progress, read_document
 from sparda_core.cli.screen import show_json, size
 from sparda_core.errors import ConfigError
 from sparda_core.files import check_place
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_text(parser)
     add_model(parser)
     add_device(parser)
+    add_gpu(parser)
     add_json(parser)
 
 
@@ -44,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     if args.out.suffix != ".npz":
         raise ConfigError(f"out={str(args.out)!r} must end in .npz")
     check_place(args.out)
-    model = load(args)
-    pair = combine(args, model)
-    reading = read_document(args, model, least=args.steps + 1)
+    found = read(args)
+    reading = read_document(args, found, least=args.steps + 1)
+    model, pair, _ = place(args, found, tokens=len(reading.tokens))
     with progress() as report:
         recording = record(pair, reading.tokens, steps=args.steps, report=report)
     recording.save(args.out)

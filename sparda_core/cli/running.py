@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sparda_core.cli.gpu_options import OF_A_CPU, gpu_options
 from sparda_core.cli.options import runtime_options, selector_options, spec_of
 from sparda_core.cli.screen import console
 from sparda_core.errors import ConfigError, WeightsError
@@ -19,6 +20,8 @@ from sparda_core.errors import ConfigError, WeightsError
 if TYPE_CHECKING:
     from sparda_core.bench.text import Reading
     from sparda_core.compose import Combination
+    from sparda_core.models.config import DecoderConfig
+    from sparda_core.models.load import ReadModel
     from sparda_core.models.model import Model
 
 GIGA = 1e9
@@ -38,19 +41,26 @@ def load(args: argparse.Namespace) -> Model:
 
 
 def combine(args: argparse.Namespace, model: Model, **session_options: Any) -> Combination:
-    """The combination of --selector, --runtime and their options on a loaded model."""
+    """The combination of --selector, --runtime and their options on a loaded model.
+
+    session_options  of a CPU's session, besides --threads; a GPU's are those of `gpu_options`
+    """
     from sparda_core.compose import compose
 
     session_options = {"threads": args.threads, **session_options}
     if model.decoder.device.type != "cpu":
         if any(value is not None for value in session_options.values()):
-            raise ConfigError("--threads and --link-gb-s are of a CPU; leave them out with --device cuda")
-        session_options = {}
-    return compose(
-        model.decoder, args.selector, args.runtime, spec=spec_of(args),
-        selector_options=selector_options(args.selector_option), runtime_options=runtime_options(args),
-        **session_options,
-    )  # fmt: skip
+            raise ConfigError(OF_A_CPU)
+        session_options = gpu_options(args)
+    return compose(model.decoder, args.selector, args.runtime, **method(args, model.config), **session_options)
+
+
+def method(args: argparse.Namespace, config: DecoderConfig) -> dict[str, Any]:
+    """What `compose` takes besides the model, of these constants, and the two names."""
+    return {
+        "spec": spec_of(args, config.block_spec), "selector_options": selector_options(args.selector_option),
+        "runtime_options": runtime_options(args),
+    }  # fmt: skip
 
 
 def link_bytes_per_s(args: argparse.Namespace) -> float | None:
@@ -58,7 +68,7 @@ def link_bytes_per_s(args: argparse.Namespace) -> float | None:
     return None if args.link_gb_s is None else float(args.link_gb_s) * GIGA
 
 
-def tokenizer_of(model: Model) -> Any:
+def tokenizer_of(model: Model | ReadModel) -> Any:
     """The model's tokenizer; raises WeightsError where it came without one."""
     if model.tokenizer is None:
         raise WeightsError(f"model={model.name!r} has no tokenizer.json; put the checkpoint's own beside its weights")
@@ -94,7 +104,7 @@ def fit_tokens(ids: list[int], *, room: int, context: int, most: int | None) -> 
     return cut
 
 
-def read_document(args: argparse.Namespace, model: Model, *, least: int, filler: int = 0) -> Reading:
+def read_document(args: argparse.Namespace, model: Model | ReadModel, *, least: int, filler: int = 0) -> Reading:
     """The text of --text, cut to --max-tokens, as tokens: at least `least` and no more than the model's context.
 
     Of the demo's document, which is longer than most contexts, DOCUMENT_TOKENS are read unless told otherwise.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import attrs
 import torch
 
+from sparda_core.distill.backbone import Attend, read_row
 from sparda_core.distill.scores import (
     entries_of,
     forecast_entry_scores,
@@ -25,7 +27,7 @@ class LayerLesson:
     """What is known of one layer at Q positions; float32 (float64 for a float64 model), no gradient.
 
     layer      the layer whose blocks are to be chosen
-    x_before   [Q, hidden]  normed input of the layer before, where the Forecast sits; layer 0's own for layer 0
+    x_before   [Q, hidden]  normed input of the layer `lead` before, where the Forecast sits; the first layers' own
     q          [H, Q, D]    the layer's queries at the positions, rotary applied
     k          [G, T, D]    all its keys, rotary applied
     entries    [G, C, D]    its entries
@@ -51,6 +53,18 @@ class LayerLesson:
         """Blocks of the window."""
         return self.free.shape[1]
 
+    def part(self, at: slice) -> LayerLesson:
+        """The same lesson at some of its positions; nothing is copied."""
+        return attrs.evolve(
+            self,
+            x_before=self.x_before[at],
+            q=self.q[:, at],
+            visible=self.visible[at],
+            free=self.free[at],
+            positions=self.positions[at],
+            turn=Rotation(self.turn.cos[:, at], self.turn.sin[:, at]),
+        )
+
     def pool(self, score_GQC: torch.Tensor) -> torch.Tensor:
         """Entry scores to block scores [G, Q, N]."""
         return pool_blocks(score_GQC, self.blocks, self.spec)
@@ -70,42 +84,96 @@ class LayerLesson:
         return self.pool(forecast_entry_scores(self.heads(weight_RE), self.entries, self.visible))
 
 
+@attrs.frozen(eq=False)
+class _Place:
+    """One document of a row: its tokens [start, stop), the queries `asked` [Q] within it and what they share."""
+
+    start: int
+    stop: int
+    asked: slice
+    positions: torch.Tensor
+    visible: torch.Tensor
+    free: torch.Tensor
+    turn: Rotation
+
+
+def _places(
+    decoder: Decoder, lengths: Sequence[int], positions_Q: torch.Tensor, spec: BlockSpec
+) -> list[_Place]:
+    """Documents that any query lies in."""
+    found, start, at = [], 0, 0
+    for length in lengths:
+        stop = start + length
+        end = at + int(((positions_Q >= start) & (positions_Q < stop)).sum())
+        if end > at:
+            within = positions_Q[at:end] - start
+            found.append(
+                _Place(
+                    start=start,
+                    stop=stop,
+                    asked=slice(at, end),
+                    positions=within,
+                    visible=visible_entries(within, spec.entry_count(length), spec),
+                    free=free_blocks(within, spec.block_count(length), spec),
+                    turn=decoder.rotation(within[None]),
+                )
+            )
+        start, at = stop, end
+    return found
+
+
 def observe(
     decoder: Decoder,
     ids_T: torch.Tensor,
     positions_Q: torch.Tensor,
     spec: BlockSpec,
     consume: Callable[[LayerLesson], None],
+    *,
+    lengths: Sequence[int] | None = None,
+    lead: int = 1,
+    attend: Attend | None = None,
 ) -> None:
-    """Run `decoder` densely over one window and hand each layer, in order, to `consume`.
+    """Run `decoder` over one row and hand each layer, in order, to `consume`.
 
-    ids_T  int [T], one window from position 0; positions_Q  int [Q], ascending.
-    Nothing of a layer is kept after the next one, so memory does not grow with depth.
+    ids_T        int [T]
+    positions_Q  int [Q], ascending, counted from the start of the row
+    lengths      tokens of the documents that the row is made of, one if left out. Each starts at position 0,
+                 sees itself alone and makes a lesson of its own a layer, if any query lies in it.
+    lead         layers between a Forecast and the layer that it is for
+    attend       attention that the states follow; dense if left out (see own_states.py)
+    Of a layer only its input at the positions is kept, for `lead` layers, so memory does not grow with depth.
     """
     wide = torch.float64 if decoder.dtype == torch.float64 else torch.float32
-    turn = decoder.rotation(positions_Q[None])
-    visible_QC = visible_entries(positions_Q, spec.entry_count(len(ids_T)), spec)
-    free_QN = free_blocks(positions_Q, spec.block_count(len(ids_T)), spec)
-    before: list[torch.Tensor] = []
+    lengths = (len(ids_T),) if lengths is None else tuple(lengths)
+    places = _places(decoder, lengths, positions_Q, spec)
+    before: deque[torch.Tensor] = deque()
 
     def visit(layer: int, p: Projections) -> None:
         x_QE = p.x_norm[0, positions_Q].to(wide)
-        k_GTD = p.k[0].to(wide)
-        consume(
-            LayerLesson(
-                layer=layer,
-                x_before=before.pop() if before else x_QE,
-                q=p.q[0, :, positions_Q].to(wide),
-                k=k_GTD,
-                entries=entries_of(k_GTD, spec),
-                visible=visible_QC,
-                free=free_QN,
-                positions=positions_Q,
-                turn=turn,
-                spec=spec,
+        earlier_QE = earlier_input(before, x_QE, lead)
+        q_HQD = p.q[0, :, positions_Q].to(wide)
+        for place in places:
+            k_GTD = p.k[0, :, place.start : place.stop].to(wide)
+            consume(
+                LayerLesson(
+                    layer=layer,
+                    x_before=earlier_QE[place.asked],
+                    q=q_HQD[:, place.asked],
+                    k=k_GTD,
+                    entries=entries_of(k_GTD, spec),
+                    visible=place.visible,
+                    free=place.free,
+                    positions=place.positions,
+                    turn=place.turn,
+                    spec=spec,
+                )
             )
-        )
-        before.append(x_QE)
 
-    with torch.no_grad():
-        decoder.dense_forward(ids_T[None], visit=visit, logits="none")
+    read_row(decoder, ids_T, lengths, visit, attend)
+
+
+def earlier_input(before: deque[torch.Tensor], x: torch.Tensor, lead: int) -> torch.Tensor:
+    """Input of the layer `lead` before this one, whose own is `x`; its own where there is none. Keeps `x` for later."""
+    earlier = before.popleft() if len(before) == lead else x
+    before.append(x)
+    return earlier

@@ -13,12 +13,13 @@ from sparda_core.errors import ConfigError, UnknownNameError, WeightsError
 from sparda_core.models.cache import CachedModel, load_cached, store
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
-from sparda_core.models.forecast_weights import load_forecast
+from sparda_core.models.forecast_weights import ForecastWeights, load_forecast
 from sparda_core.models.gguf import read_gguf
 from sparda_core.models.model import Model
-from sparda_core.models.safetensors_dir import read_directory
+from sparda_core.models.safetensors_dir import DirectoryWeights, read_directory
 from sparda_core.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf, tokenizer_from_text
 from sparda_core.models.weights import check_values
+from sparda_core.shapes import ModelShape
 
 SMOLLM2 = "smollm2"
 SMOLLM2_SHAPE = "smollm2-135m"
@@ -42,6 +43,37 @@ def smollm2_path() -> Path:
     return found[0]
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class ReadModel:
+    """A model whose constants are known and whose weights are at hand: what it needs can be told before `on` takes it.
+
+    A directory's weights are read as `on` places them, one by one; a GGUF's lie in host memory.
+    """
+
+    name: str
+    config: DecoderConfig
+    tokenizer: Tokenizer | None
+    dtype: torch.dtype
+    _tensors: Mapping[str, torch.Tensor]
+    _forecast: ForecastWeights | None
+    _source: str
+
+    @property
+    def shape(self) -> ModelShape:
+        """Sizes."""
+        return self.config.shape
+
+    def on(self, device: torch.device | str) -> Model:
+        """The decoder on a device; raises ConfigError for one that there is not."""
+        check_device(device)
+        if isinstance(self._tensors, DirectoryWeights):
+            placed: Mapping[str, torch.Tensor] = self._tensors.on(device)
+        else:
+            placed = {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
+        decoder = Decoder(self.config, placed, forecast=self._forecast, source=f"model={self._source!r}")
+        return Model(name=self.name, decoder=decoder, tokenizer=self.tokenizer)
+
+
 def load_model(
     source: str | Path = SMOLLM2,
     *,
@@ -49,7 +81,15 @@ def load_model(
     device: torch.device | str = "cpu",
     forecast: Path | None = None,
 ) -> Model:
-    """Load a decoder and its tokenizer.
+    """Load a decoder and its tokenizer: `read_model`, then `on` the device, which is checked first."""
+    check_device(device)
+    return read_model(source, dtype=dtype, forecast=forecast).on(device)
+
+
+def read_model(
+    source: str | Path = SMOLLM2, *, dtype: torch.dtype = torch.float32, forecast: Path | None = None
+) -> ReadModel:
+    """Read a decoder's constants and its tokenizer, and make its weights ready to be placed.
 
     source    "smollm2", a .gguf file, or a directory with config.json and safetensors
     dtype     of all tensors; one of float32, float64, bfloat16, float16
@@ -59,26 +99,26 @@ def load_model(
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype={dtype} must be one of {', '.join(map(str, _DTYPES))}")
-    _check_device(device)
     name = str(source)
     path = smollm2_path() if name == SMOLLM2 else Path(source)
     if not path.exists():
         if path.name == name and not path.suffix:
             raise UnknownNameError(what="model", name=name, known=(SMOLLM2,))
         raise WeightsError(f"model={name!r} does not exist; name a GGUF file, a model directory or 'smollm2'")
-    config, tensors, tokenizer = _directory(path) if path.is_dir() else _gguf(path, dtype)
+    config, tensors, tokenizer = _directory(path, dtype) if path.is_dir() else _gguf(path, dtype)
     known_as = SMOLLM2_SHAPE if name == SMOLLM2 else path.stem
     config = attrs.evolve(config, shape=attrs.evolve(config.shape, name=known_as))
     if forecast is None and name == SMOLLM2 and SHIPPED_FORECAST.exists():
         forecast = SHIPPED_FORECAST
-    check_values(tensors, source=f"weights={name!r}", hint="restore the file")
     projections = None if forecast is None else load_forecast(forecast, config.shape)
-    placed = {key: tensor.to(device, dtype) for key, tensor in tensors.items()}
-    decoder = Decoder(config, placed, forecast=projections, source=f"model={name!r}")
-    return Model(name=known_as, decoder=decoder, tokenizer=tokenizer)
+    return ReadModel(
+        name=known_as, config=config, tokenizer=tokenizer, dtype=dtype, tensors=tensors, forecast=projections,
+        source=name,
+    )  # fmt: skip
 
 
-def _check_device(device: torch.device | str) -> None:
+def check_device(device: torch.device | str) -> None:
+    """Raise ConfigError for a device that models cannot lie on, or that there is not."""
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
@@ -100,10 +140,11 @@ def _gguf(path: Path, dtype: torch.dtype) -> Loaded:
         tensors = {key: tensor.to(dtype) for key, tensor in read.tensors.items()}
         cached = CachedModel(read.config, tensors, tokenizer.to_json())
         store(path, dtype, cached)
+    check_values(cached.tensors, source=f"weights={str(path)!r}", hint="restore the file")
     return cached.config, cached.tensors, tokenizer_from_text(cached.tokenizer_json, source=str(path))
 
 
-def _directory(path: Path) -> Loaded:
-    config, tensors = read_directory(path)
+def _directory(path: Path, dtype: torch.dtype) -> Loaded:
+    config, tensors = read_directory(path, dtype=dtype)
     file = path / "tokenizer.json"
     return config, tensors, tokenizer_from_file(file) if file.exists() else None

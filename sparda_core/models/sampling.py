@@ -23,9 +23,7 @@ class Sampler:
 
     def choose(self, logits: torch.Tensor) -> int:
         """One id from logits [vocab]; raises WeightsError where they hold NaN, or infinity as the largest."""
-        best = logits.max()
-        if not best.isfinite():
-            raise WeightsError(f"the largest logit is {float(best)}: the model's weights overflow, or are damaged")
+        best = check_logits(logits)
         if self._temperature == 0:
             # argmax alone does not say which of equal logits it takes.
             return int((logits == best).nonzero()[0])
@@ -34,3 +32,11 @@ class Sampler:
         chances, ids = torch.softmax(scaled, 0).sort(descending=True, stable=True)
         kept = chances.cumsum(0) - chances < self._top_p
         return int(ids[torch.multinomial(chances * kept, 1, generator=self._stream)])
+
+
+def check_logits(logits: torch.Tensor) -> torch.Tensor:
+    """The largest of logits [vocab]; raises WeightsError where they hold NaN, or infinity as the largest."""
+    best = logits.max()
+    if not best.isfinite():
+        raise WeightsError(f"the largest logit is {float(best)}: the model's weights overflow, or are damaged")
+    return best

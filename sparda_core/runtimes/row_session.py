@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import abc
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from sparda_core.errors import ConfigError, RowError, SpardaError
 from sparda_core.runtime import Session
+from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.shapes import ModelShape
 
 
@@ -38,6 +40,37 @@ class RowSession(Session):
             raise ConfigError(f"rows={list(rows)} must name every row once: {list(self._lengths)}")
         self._lengths = {row: self._lengths[row] for row in rows}
 
+    @abc.abstractmethod
+    def snapshot(self, row: int) -> RowSnapshot:
+        """The row's cache, to be continued in another session of the same model, on any device."""
+
+    @abc.abstractmethod
+    def adopt(self, snapshot: RowSnapshot) -> int:
+        """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
+
+    @property
+    def used_bytes(self) -> dict[str, int]:
+        """Bytes in use by tier, "host" and "device"."""
+        self._check_open()
+        return self._used_bytes()
+
+    def close(self) -> None:
+        """Wait for what runs and give memory back; closing twice is allowed."""
+        if self._closed:
+            return
+        self._check_idle()
+        self._closed = True
+        self._lengths.clear()
+        self._release()
+
+    @abc.abstractmethod
+    def _used_bytes(self) -> dict[str, int]:
+        """See `used_bytes`."""
+
+    @abc.abstractmethod
+    def _release(self) -> None:
+        """Stop lanes and let memory go; called once, with no row left."""
+
     def _check_open(self) -> None:
         if self._closed:
             raise SpardaError("session is closed; open a new one")
@@ -52,6 +85,14 @@ class RowSession(Session):
         self._check_open()
         if row not in self._lengths:
             raise RowError(f"row={row!r} is not in this session; rows: {list(self._lengths)}")
+
+    def _stepping(self, tokens: Mapping[int, int]) -> tuple[dict[int, int], torch.Tensor]:
+        """Of a step of these rows, checked: row -> its length, in batch order, and their tokens int64 [rows]."""
+        self._check_idle()
+        for row in tokens:
+            self._check_row(row)
+        before = {row: length for row, length in self._lengths.items() if row in tokens}
+        return before, self._check_tokens([tokens[row] for row in before])
 
     def _check_cut(self, row: int, tokens: int) -> None:
         self._check_row(row)

@@ -21,6 +21,7 @@ from sparda_core.runtimes.adopt import adopt_row, take_snapshot
 from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
+from sparda_core.runtimes.forecasts import check_forecast
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
 from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions, compute_threads, cores
@@ -192,18 +193,13 @@ class CpuSession(RowSession):
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out."""
-        self._check_idle()
-        for row in tokens:
-            self._check_row(row)
-        active = [row for row in self.rows if row in tokens]
-        ids = self._check_tokens([tokens[row] for row in active])
-        before = {row: self._lengths[row] for row in active}
+        before, ids = self._stepping(tokens)
         with self._undo(before), torch.inference_mode(), self._threads:
             self._tiers.reserve([(row, length + 1) for row, length in before.items()])
             state = self._step(before, ids)
             timeline = self._executor.run(state, record=self._timeline)
-        for row in active:
-            self._commit(row, before[row] + 1)
+        for row, length in before.items():
+            self._commit(row, length + 1)
         return StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
 
     def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:
@@ -242,7 +238,7 @@ class CpuSession(RowSession):
     # Moving rows between sessions ------------------------------------------------------------------
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """The row's cache, to be continued in another session of the same model."""
+        """The row's cache, to be continued in another session of the same model, on any device."""
         self._check_row(row)
         return take_snapshot(self._tiers, self._queries, row, self._lengths[row])
 
@@ -258,21 +254,12 @@ class CpuSession(RowSession):
         self._commit(row, snapshot.tokens)
         return row
 
-    @property
-    def used_bytes(self) -> dict[str, int]:
-        """Bytes in use by tier, "host" and "device"."""
-        self._check_open()
+    def _used_bytes(self) -> dict[str, int]:
         return self._tiers.used_bytes
 
-    def close(self) -> None:
-        """Stop the copy lane and drop every row; closing twice is allowed."""
-        if self._closed:
-            return
-        self._check_idle()
-        self._closed = True
+    def _release(self) -> None:
         if self._lane is not None:
             self._lane.close()
-        self._lengths.clear()
         self._tiers = None  # type: ignore[assignment]
 
     @contextlib.contextmanager
@@ -300,8 +287,4 @@ def _numpy_dtype(dtype: torch.dtype) -> Any:
 def _check(model: Any, runtime: Runtime, selector: Selector) -> None:
     if runtime.engine != "thread":
         raise ConfigError(f"engine={runtime.engine!r} needs a GPU; on a CPU use engine='thread'")
-    if "forecast" in selector.needs and not model.has_forecast:
-        raise ConfigError(
-            f"selector={selector.name!r} needs Forecast weights and the model has none: "
-            "train them with `sparda train`, load them with forecast=FILE, or choose selector 'query'"
-        )
+    check_forecast(model, selector)

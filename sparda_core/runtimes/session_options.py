@@ -12,6 +12,7 @@ import numba
 import torch
 
 from sparda_core.errors import ConfigError
+from sparda_core.runtimes.keywords import from_keywords
 
 
 def cores() -> int:
@@ -68,11 +69,7 @@ class SessionOptions:
     @classmethod
     def of(cls, **options: Any) -> SessionOptions:
         """Build from keywords; raises ConfigError for an unknown one."""
-        known = [field.name for field in attrs.fields(cls)]
-        for name in options:
-            if name not in known:
-                raise ConfigError(f"session option {name!r} is unknown; known: {', '.join(known)}")
-        return cls(**options)
+        return from_keywords(cls, "CPU", options)
 
 
 class ComputeThreads:

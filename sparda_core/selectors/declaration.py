@@ -7,7 +7,7 @@ import abc
 from sparda_core.errors import PlanError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
-from sparda_core.selector import Selector
+from sparda_core.selector import DeviceSizes, Selector
 from sparda_core.work import Work, WorkContext
 
 #: Kinds of a method that scores every block and keeps the best.
@@ -50,6 +50,14 @@ class ListingDeclaration(Selector):
         from sparda_core.kernels.listed.work import work
 
         return work(op, facts, context)
+
+
+def own_query_bytes(sizes: DeviceSizes) -> int:
+    """Bytes that a GPU half keeps for scoring with a layer's own query: one layer's logits, as layers score in turn."""
+    from sparda_core.kernels.score_query.splits import scratch_bytes
+
+    entries = sizes.spec.entry_count(sizes.tokens)
+    return scratch_bytes(places=sizes.places, q_heads=sizes.shape.q_heads, entries=entries)
 
 
 def unknown_kind(selector: Selector, op: Op) -> PlanError:

@@ -9,8 +9,8 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
-from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
-from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes
+from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration, own_query_bytes
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
 
@@ -92,6 +92,15 @@ class InfiniGen(ScoringDeclaration):
             calibration_tokens=0 if self.channels is None else self.calibration_tokens,
         )  # fmt: skip
         return BoundInfiniGen(scorer)
+
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """Own-query scoring's logits; on tokens, also every key's channels, the rows' skews, and one layer's query."""
+        shape, bytes_ = sizes.shape, own_query_bytes(sizes)
+        if self.scoring == "token":
+            width, heads = self._width(shape), sizes.places * shape.kv_heads
+            each = (shape.layers - sizes.lead) * heads * (sizes.tokens + shape.head_dim)
+            bytes_ += each * width * sizes.value_bytes + heads * width * 4
+        return bytes_
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The GPU half, which keeps partial keys per place and layer; raises ConfigError for too many channels."""

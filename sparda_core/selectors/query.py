@@ -8,8 +8,8 @@ import attrs
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
-from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
-from sparda_core.selectors.declaration import ScoringDeclaration
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes
+from sparda_core.selectors.declaration import ScoringDeclaration, own_query_bytes
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
 
@@ -36,6 +36,10 @@ class Query(ScoringDeclaration):
         from sparda_core.selectors.tensors.query import BoundQuery
 
         return BoundQuery()
+
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """One layer's logits, for every row at its longest."""
+        return own_query_bytes(sizes)
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The GPU half, which keeps room for one layer's logits."""

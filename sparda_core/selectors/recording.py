@@ -93,6 +93,17 @@ class Recording:
         """KV heads, Hk."""
         return int(self.selections.shape[3])
 
+    def steps_by_position(self) -> tuple[npt.NDArray[np.int32], int]:
+        """int32 [B, P], the step at which each row had position first + p, -1 for never; and `first`. The last wins."""
+        seen = self.positions[self.positions >= 0]
+        first = int(seen.min()) if seen.size else 0
+        span = int(seen.max()) - first + 1 if seen.size else 1
+        steps = np.full((self.rows, span), -1, np.int32)
+        for step in range(self.steps):
+            for row in np.flatnonzero(self.positions[step] >= 0):
+                steps[row, self.positions[step, row] - first] = step
+        return steps, first
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; it appears whole, under its own name, or not at all."""
         arrays = {"selections": self.selections, "positions": self.positions, "meta": _as_bytes(self._meta())}

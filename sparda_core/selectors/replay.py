@@ -9,7 +9,7 @@ from typing import ClassVar
 import attrs
 
 from sparda_core.errors import ConfigError, RecordingError
-from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes
 from sparda_core.selectors.declaration import ListingDeclaration
 from sparda_core.selectors.recording import Recording, load
 from sparda_core.shapes import BlockSpec, ModelShape
@@ -40,6 +40,12 @@ class Replay(ListingDeclaration):
         from sparda_core.selectors.tensors.replay import BoundReplay
 
         return BoundReplay(self._fitting(shape, spec), source=str(self.path))
+
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """The recording's selections, when each was recorded, and who plays which row."""
+        recording = self._fitting(sizes.shape, sizes.spec)
+        steps, _ = recording.steps_by_position()
+        return recording.selections.nbytes + steps.nbytes + 4 * sizes.places
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The GPU half, which keeps the whole recording on the device; raises RecordingError like `bind`."""

@@ -29,7 +29,7 @@ Outcome = tuple[list[torch.Tensor], list[torch.Tensor]]
 def run(combination: Combination) -> Outcome:
     """Logits of every step, and every selection in order of layer."""
     logits, chosen = [], []
-    with combination.open() as session:
+    with combination.open_cpu() as session:
         seen: dict[int, torch.Tensor] = {}
 
         def keep(view: LayerView) -> None:

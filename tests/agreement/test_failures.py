@@ -40,7 +40,7 @@ def expect_unharmed(session: CpuSession, row: int, spoil: Callable[[], Any], fai
 def test_an_interrupt_in_any_operation_leaves_the_row_as_it_was(
     runtime: str, kind: str, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pair("forecast", runtime).open() as session:
+    with pair("forecast", runtime).open_cpu() as session:
         row = session.add()
         session.prefill(row, TOKENS[:53])
         for token in TOKENS[53:64]:
@@ -75,7 +75,7 @@ def test_an_interrupt_in_any_operation_leaves_the_row_as_it_was(
 def test_a_host_store_that_is_full_refuses_the_prompt_and_keeps_the_row() -> None:
     block_bytes = 2 * SPEC.block * SHAPE.head_dim * 8
     limit = block_bytes * 2 * SHAPE.kv_heads * (SHAPE.layers - 1) * 4
-    with pair("forecast", "offload-prefetch", host_limit_bytes=limit).open() as session:
+    with pair("forecast", "offload-prefetch", host_limit_bytes=limit).open_cpu() as session:
         row = session.add()
         session.prefill(row, TOKENS[:10])
         with pytest.raises(CapacityError, match="tier='host'"):
@@ -163,7 +163,7 @@ def test_a_gpu_engine_is_refused_on_a_cpu() -> None:
 
 
 def test_options_are_checked_by_name_and_value() -> None:
-    with pytest.raises(ConfigError, match="session option 'speed' is unknown"):
+    with pytest.raises(ConfigError, match="option 'speed' of a CPU session is unknown"):
         pair("forecast", "resident").open(speed=3)
     for name, value in (
         ("link_bytes_per_s", 0), ("link_bytes_per_s", float("inf")), ("link_bytes_per_s", "x"), ("threads", 1.5),
@@ -257,7 +257,7 @@ def test_measure_steps_every_row_of_a_batch_and_counts_after_the_warm_up() -> No
     "act", ["decode", "prefill", "add", "retire", "fork", "crop", "reorder", "set_budget", "close"]
 )
 def test_an_observer_that_changes_the_session_is_refused_and_the_step_undone(act: str) -> None:
-    with pair("forecast", "offload-prefetch").open() as session:
+    with pair("forecast", "offload-prefetch").open_cpu() as session:
         row = session.add()
         session.prefill(row, TOKENS[:60])
         copy = session.fork(row)

@@ -23,7 +23,7 @@ TOKENS = torch.randint(TINY_SHAPE.vocab, (200,), generator=torch.Generator().man
 
 
 def test_a_recorded_run_replayed_with_prefetch_gives_the_same_facts_and_logits(tmp_path: Path) -> None:
-    with compose(MODEL, Query(), Resident(), spec=SPEC).open() as session:
+    with compose(MODEL, Query(), Resident(), spec=SPEC).open_cpu() as session:
         row = session.add()
         session.prefill(row, TOKENS[:150])
         observer = SelectionObserver(shape=TINY_SHAPE, spec=SPEC, selector="query", rows=[row])

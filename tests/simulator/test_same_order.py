@@ -72,7 +72,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Selections for `replay`: any lawful ones will do, the forced blocks."""
     path = tmp_path_factory.mktemp("recording") / "window.npz"
     recorder = Recorder(shape=SHAPE, spec=SPEC, selector="window")
-    with pair("window", "resident").open() as session:
+    with pair("window", "resident").open_cpu() as session:
         seen: dict[int, Any] = {}
         session.on_selection = lambda view: seen.__setitem__(view.layer, view.selection)
         row = session.add()

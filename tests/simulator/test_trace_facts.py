@@ -29,7 +29,7 @@ def record(
         assert view.selection is not None
         seen[view.layer] = view.positions.numpy().copy(), view.selection.numpy().copy()
 
-    with pairing.open() as session:
+    with pairing.open_cpu() as session:
         rows = [session.add() for _ in prompts]
         for row, tokens in zip(rows, prompts, strict=True):
             session.prefill(row, TOKENS[:tokens])

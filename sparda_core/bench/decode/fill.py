@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from sparda_core.bench.decode.cell import Cell
 from sparda_core.bench.decode.trace import BatchTrace
+from sparda_core.kernels.tables import DeviceSlots
 from sparda_core.runtimes.gpu.session import GpuSession
 
 
@@ -22,6 +25,7 @@ def fill_random(session: GpuSession, seed: int) -> None:
     done: set[int] = set()
     for layer in tiers.layers:
         arrays = [layer.entries, layer.ring]
+        arrays += [part for part in (layer.bias, layer.means) if part is not None]
         arrays += [part.array for part in (layer.device, layer.slots) if part is not None]
         for array in arrays:
             if array.data_ptr() not in done:
@@ -37,23 +41,35 @@ def _fill(array: torch.Tensor, draw: torch.Generator) -> None:
 
 
 def warm_slots(session: GpuSession, trace: BatchTrace) -> None:
-    """Slots as they stand before the trace's first step, the last selected block in the lowest slot."""
-    tiers = session.machinery.tiers
+    """Slots as they stand before the trace's first step, and the session's count of steps with them.
+
+    The selector must be Traced(before=trace.history): ticks of warm blocks lie before the first step's, and none is
+    negative, since kernels take an empty slot before the oldest block by that.
+    """
+    machinery = session.machinery
     tail = session.spec.block_count(session.length(session.rows[0])) - 1
-    for number, layer in enumerate(tiers.layers):
-        slots = layer.slots
-        if slots is None:
-            continue
-        width = slots.held.shape[2]
-        held = torch.from_numpy(trace.held(width)[trace.streams[number]]).to(slots.held.device)
-        assert held.shape == slots.held.shape, "a trace of another batch"
-        slots.held.copy_(held)
-        # Ticks before the first step's, the last selected block the latest.
-        slots.used.copy_(-torch.arange(width, dtype=torch.int32, device=held.device).expand_as(held))
-        # Slots that hold nothing write into a column of their own: no block may be written twice.
-        blocks = slots.where.shape[2]
-        where = slots.where.new_full((*slots.where.shape[:2], blocks + 1), -1)
-        number_of = torch.arange(width, dtype=torch.int32, device=held.device).expand_as(held)
-        where.scatter_(2, torch.where(held >= 0, held, blocks).long(), number_of)
-        slots.where.copy_(where[..., :blocks])
-        assert bool((held == tail).any(-1).all()), "the tail block must have its slot"
+    for number, layer in enumerate(machinery.tiers.layers):
+        if layer.slots is not None:
+            held = trace.held(layer.slots.held.shape[2], machinery.runtime.policy)[trace.streams[number]]
+            put_in_slots(layer.slots, held, trace.used(held.shape[2]))
+            assert bool((layer.slots.held == tail).any(-1).all()), "the tail block must have its slot"
+    machinery.rows.tick.fill_(trace.history)
+
+
+def put_in_slots(slots: DeviceSlots, held: npt.NDArray[np.int32], used: npt.NDArray[np.int32]) -> None:
+    """Write who sits where.
+
+    held  int32 [B, Hk, S], logical blocks, -1 for none, none twice
+    used  int32 [S], the step in which each was selected last
+    """
+    device = slots.held.device
+    there = torch.from_numpy(held).to(device)
+    assert there.shape == slots.held.shape, "slots of another batch"
+    slots.held.copy_(there)
+    slots.used.copy_(torch.from_numpy(used).to(device).expand_as(there))
+    # Slots that hold nothing write into a column of their own: no block may be written twice.
+    blocks = slots.where.shape[2]
+    where = slots.where.new_full((*slots.where.shape[:2], blocks + 1), -1)
+    number_of = torch.arange(held.shape[2], dtype=torch.int32, device=device).expand_as(there)
+    where.scatter_(2, torch.where(there >= 0, there, blocks).long(), number_of)
+    slots.where.copy_(where[..., :blocks])

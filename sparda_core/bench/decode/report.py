@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparda_core.bench.decode.cell import Cell
+from sparda_core.bench.decode.cell import MAIN, Cell
 from sparda_core.bench.decode.floors import link_floor_s, step_bytes
 from sparda_core.shapes import BlockSpec, ModelShape
 
@@ -20,7 +20,7 @@ COLUMNS = (
 #: The same of `gains`: ratios of step times, at the paper's pool.
 GAINS = (
     "batch", "query sync / prefetch", "sync / prefetch", "prefetch bound ms", "prefetch / bound",
-    "sync / (resident + copies)",
+    "the same, copies as alone", "sync / (resident + copies)",
 )  # fmt: skip
 
 
@@ -63,9 +63,11 @@ class Rows:
     """Rows by what they measure, for questions that take several. Those with `early` set by hand answer none."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        # Rows from before there was a choice were launched by layer.
+        # Rows from before there was a choice were launched by layer, and of the main shape.
         self._rows = [
-            {"copy_launch": "layer", **row} for row in rows if "refused" not in row and row.get("early") is None
+            {"copy_launch": "layer", "shape": MAIN, **row}
+            for row in rows
+            if "refused" not in row and row.get("early") is None
         ]
 
     def one(self, **fields: Any) -> Row | None:
@@ -88,6 +90,7 @@ def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0
     prefetch_over_query_sync   query sync / forecast prefetch: the headline
     overlap_alone              forecast sync / forecast prefetch
     prefetch_over_bound        forecast prefetch / its bound, see `bound_s`
+    prefetch_over_strict       the same with copies as fast as they are alone
     sync_over_parts            forecast sync / (resident + copies)
     """
     have = Rows(rows)
@@ -109,6 +112,8 @@ def comparisons(rows: Sequence[Row], *, context: int = 1 << 17, churn: float = 0
             "prefetch_bound_s": None if early is None or resident is None else bound_s(early, resident),
             "prefetch_over_bound": None
             if early is None or resident is None else early["step_s"] / bound_s(early, resident),
+            "prefetch_over_strict": None
+            if early is None or resident is None else early["step_s"] / bound_s(early, resident, copies="copies_s"),
             "sync_over_parts": None
             if sync is None or resident is None else sync["step_s"] / (resident["step_s"] + sync["copies_s"]),
         })  # fmt: skip
@@ -125,16 +130,17 @@ def gains(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
     return told
 
 
-def bound_s(early: Row, resident: Row) -> float:
-    """What a prefetching step cannot beat with these kernels: its compute beside a copy, or its copies end to end.
+def bound_s(early: Row, resident: Row, *, copies: str = "copies_beside_s") -> float:
+    """What a prefetching step should come near: its compute beside a copy, or its copies end to end.
 
     The first is the resident step, slowed down as this plan's own compute is beside a copy that never ends; the
-    second adds the compute before the first transfer can be known and after the last one is needed.
+    second adds the compute before the first transfer can be known and after the last one is needed. Copies take as
+    long as beside compute that never ends, which a step whose kernels leave gaps can beat; or, with "copies_s" and
+    where nothing else was measured, as long as alone, which no step beats.
     """
     slowdown = early["compute_beside_copy_s"] / early["compute_s"]
-    # Beside this step's compute where that was measured, else alone, which is the stricter bound.
-    copies = early["head_s"] + (early["copies_beside_s"] or early["copies_s"]) + early["tail_s"]
-    return max(float(slowdown * resident["step_s"]), float(copies))
+    transfers = early["head_s"] + (early[copies] or early["copies_s"]) + early["tail_s"]
+    return max(float(slowdown * resident["step_s"]), float(transfers))
 
 
 def _ratio(slow: Row | None, fast: Row | None) -> float | None:

@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from sparda_core.policy import LAST_SELECTION
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.simulator.locality import LocalityModel
 from sparda_core.simulator.streams import Streams
@@ -31,12 +32,29 @@ class BatchTrace:
     stack: Ids
     streams: npt.NDArray[np.int64]
 
-    def held(self, slots: int) -> Ids:
-        """int32 [P, slots]: blocks on the device before the first step, the last selected first; -1 for none."""
-        known = np.concatenate((self.before, self.stack), axis=1)[:, :slots]
+    @property
+    def history(self) -> int:
+        """Steps that count as made before the first: in each but the last, one block of `stack` was selected last."""
+        return int(self.stack.shape[1]) + 1
+
+    def held(self, slots: int, policy: str) -> Ids:
+        """int32 [P, slots]: blocks on the device before the first step, the last selected first; -1 for none.
+
+        Under "last-selection" that is the last selection alone, as in `simulator.residency.Pools.warm`.
+        """
+        every = (self.before,) if policy == LAST_SELECTION else (self.before, self.stack)
+        known = np.concatenate(every, axis=1)[:, :slots]
         held = np.full((known.shape[0], slots), -1, np.int32)
         held[:, : known.shape[1]] = known
         return held
+
+    def used(self, slots: int) -> Ids:
+        """int32 [slots]: the step, none of them negative, in which the block in each slot was selected last.
+
+        One for the whole last selection, `history`; one less for each block of the stack.
+        """
+        ages = np.maximum(0, np.arange(slots) - self.before.shape[1] + 1)
+        return np.asarray(np.maximum(0, self.history - ages), np.int32)
 
 
 def batch_trace(

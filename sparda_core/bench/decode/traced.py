@@ -10,22 +10,30 @@ import numpy as np
 from sparda_core.bench.decode.trace import BatchTrace
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
-from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, Selector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes, Selector
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Traced(Selector):
-    """Declares what `inner` declares; on a GPU its choice is replaced by that of `trace`, from its first step on."""
+    """Declares what `inner` declares; on a GPU its choice is replaced by that of `trace`, from its first step on.
+
+    before  steps that count as made when the first comes: `trace.history` where `warm_slots` fills the slots
+    """
 
     name: ClassVar[str] = "traced"
     inner: Selector
     trace: BatchTrace
+    before: int = 0
 
     def __attrs_post_init__(self) -> None:
         for name in ("lead", "needs", "granularity"):
             object.__setattr__(self, name, getattr(self.inner, name))
+
+    def check(self, shape: ModelShape, spec: BlockSpec) -> None:
+        """As the inner selector."""
+        self.inner.check(shape, spec)
 
     def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
         """As the inner selector."""
@@ -39,6 +47,12 @@ class Traced(Selector):
         """As the inner selector, whose CPU half is never asked to select here."""
         return self.inner.bind(shape=shape, spec=spec)
 
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """As the inner selector, and the trace of every row."""
+        steps, _, width = self.trace.selections.shape
+        played = 4 * steps * int(self.trace.streams.size) * width
+        return self.inner.device_bytes(sizes) + int(played)
+
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The inner GPU half, then the trace."""
         import torch
@@ -50,4 +64,4 @@ class Traced(Selector):
             return inner
         played = self.trace.selections[:, self.trace.streams]  # [T, L, B, Hk, W]
         on_device = torch.from_numpy(np.ascontiguousarray(played)).to(room.device)
-        return Replaced(inner, on_device, room.tick, first=1, early=room.early)
+        return Replaced(inner, on_device, room.tick, first=1 + self.before, early=room.early)

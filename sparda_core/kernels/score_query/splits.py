@@ -11,6 +11,11 @@ TILE, STAGES, MOST_SPLITS, PROGRAMS_PER_SM = 64, 4, 64, 6
 RESIDENT_PER_SM = 3
 
 
+def scratch_bytes(*, places: int, q_heads: int, entries: int) -> int:
+    """Bytes of a QueryScratch: logits of every entry, and each split's peak and total, in float32."""
+    return 4 * places * q_heads * (entries + 2 * MOST_SPLITS)
+
+
 def split_entries(held: int, rows: int, sms: int = SMS) -> int:
     """Entries that one program takes, a multiple of TILE, so that there are PROGRAMS_PER_SM within MOST_SPLITS.
 

@@ -20,6 +20,8 @@ _INT = 4
 _CHUNK = 2048
 #: Most parts that decode attention is split into; each leaves a partial output, maximum and sum in float32.
 _SPLITS = 32
+#: Parts of the device's memory that a line names.
+_TOLD = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -106,6 +108,7 @@ class CapacityPlan:
         return {
             "weights": int(footprint.weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)),
             "entries": self._entries(rows),
+            "token bias": footprint.bias_bytes(shape, spec, [max(n, spec.window) for n in rows]),
             "slots": slots * self._block(self.kv_bytes),
             "resident pages": self.device_blocks * self._block(self.kv_bytes),
             "scales": self.host_blocks * footprint.SCALE_BYTES if self.float8 else 0,
@@ -144,14 +147,24 @@ class CapacityPlan:
         earlier = 3 * self.tokens * shape.kv_heads * shape.head_dim * 2 * width
         return self.places * row + min(_CHUNK, self.tokens) * values * width + earlier
 
+    @property
+    def least_host_blocks(self) -> int:
+        """Blocks of a host store that holds one page of a row's every layer and KV head; it cannot work with fewer."""
+        return footprint.store_blocks(self.shape, self.spec, [1], self.offloaded_layers, self.page_blocks)
+
+    def sized(self, *, places: int | None = None, tokens: int | None = None) -> CapacityPlan:
+        """The same session for other rows; what a selector keeps is taken to grow with both."""
+        rows, most = self.places if places is None else places, self.tokens if tokens is None else tokens
+        kept = -(-self.selector_bytes * rows * most // (self.places * self.tokens))
+        return attrs.evolve(self, places=rows, tokens=most, selector_bytes=kept)
+
     # Does it fit? ---------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise CapacityError, with the numbers and what would fit, where the device's memory is too small, or the
         host store may not even hold one page of a row's every layer and KV head.
         """
-        limit = self.gpu_memory_bytes
-        least = footprint.store_blocks(self.shape, self.spec, [1], self.offloaded_layers, self.page_blocks)
+        limit, least = self.gpu_memory_bytes, self.least_host_blocks
         if self.host_blocks < least:
             raise CapacityError(
                 tier="host", need=least * self._block(self.host_kv_bytes), free=self.host_limit_bytes or 0,
@@ -159,8 +172,8 @@ class CapacityPlan:
             )  # fmt: skip
         if limit is None or self.device_bytes <= limit:
             return
-        rows = _largest(lambda n: attrs.evolve(self, places=n).device_bytes <= limit, self.places)
-        tokens = _largest(lambda n: attrs.evolve(self, tokens=n).device_bytes <= limit, self.tokens)
+        rows = largest(lambda n: self.sized(places=n).device_bytes <= limit, self.places)
+        tokens = largest(lambda n: self.sized(tokens=n).device_bytes <= limit, self.tokens)
         would = [f"{rows} rows of {self.tokens} tokens"] if rows else []
         would += [f"{self.places} rows of {tokens} tokens"] if tokens else []
         fixed = "not even one row of one token fits beside weights and what is reserved; raise gpu_memory_bytes"
@@ -175,28 +188,29 @@ class CapacityPlan:
         """Raise CapacityError where the host store is larger than `available` bytes."""
         if self.host_bytes <= available:
             return
-        rows = _largest(lambda n: attrs.evolve(self, places=n).host_bytes <= available, self.places)
+        rows = largest(lambda n: self.sized(places=n).host_bytes <= available, self.places)
         raise CapacityError(
             tier="host", need=self.host_bytes, free=available, unit="bytes",
             hint=f"what fits: {rows} rows of {self.tokens} tokens; or keep fewer on the host with host_limit_bytes",
             says=f"the host store needs {self.host_bytes / 1e9:.2f} of {available / 1e9:.2f} GB",
         )  # fmt: skip
 
-    def with_most_slots(self) -> CapacityPlan:
+    def with_most_slots(self, *, check: bool = True) -> CapacityPlan:
         """As many slots as the device's memory has room for: a multiple of SLOT_STEP, never below the budget.
 
-        More slots than blocks would stay empty. Raises ConfigError without `gpu_memory_bytes`, CapacityError where
-        the budget does not fit.
+        More slots than blocks would stay empty. Raises ConfigError without `gpu_memory_bytes`; with `check`,
+        CapacityError where the budget does not fit, else a plan with as many slots as the budget.
         """
         limit = self.gpu_memory_bytes
         if limit is None:
             raise ConfigError("gpu_memory_bytes is None; say how much device memory slots may be cut from")
         least = attrs.evolve(self, slots=self.spec.budget)
-        least.check()
+        if check:
+            least.check()
         if not self.offloaded_layers:
             return least
         most = max(self.spec.budget, -(-self.blocks // SLOT_STEP) * SLOT_STEP)
-        fits = _largest(lambda n: attrs.evolve(self, slots=n).device_bytes <= limit, most)
+        fits = largest(lambda n: attrs.evolve(self, slots=n).device_bytes <= limit, most)
         return attrs.evolve(self, slots=max(self.spec.budget, fits // SLOT_STEP * SLOT_STEP))
 
     # Telling ---------------------------------------------------------------------------------------
@@ -206,6 +220,16 @@ class CapacityPlan:
         parts = [("device", name, size) for name, size in self.device_parts().items() if size]
         parts += [("host", "pinned pages", self.host_bytes)] if self.host_bytes else []
         return [*parts, ("device", "all", self.device_bytes), ("host", "all", self.host_bytes)]
+
+    def as_line(self) -> str:
+        """One line: rows, slots, bytes of both tiers, the largest parts of the device's by name."""
+        parts = sorted(((size, name) for name, size in self.device_parts().items()), reverse=True)
+        named = ", ".join(f"{name} {size / 1e9:.2f}" for size, name in parts[:_TOLD])
+        rows = f"{self.places} row{'s' * (self.places != 1)} of {self.tokens} tokens"
+        slots = f", {self.slots} slots" if self.offloaded_layers else ""
+        of = "" if self.gpu_memory_bytes is None else f" of {self.gpu_memory_bytes / 1e9:.2f}"
+        host = f"; host {self.host_bytes / 1e9:.2f} GB pinned" if self.host_bytes else ""
+        return f"memory for {rows}{slots}: device {self.device_bytes / 1e9:.2f}{of} GB ({named}){host}"
 
     def as_json(self) -> dict[str, Any]:
         """The sizes asked for and the bytes they take."""
@@ -217,19 +241,20 @@ class CapacityPlan:
         }  # fmt: skip
 
 
-def plan_capacity(*, slots: int | None, **sizes: Any) -> CapacityPlan:
+def plan_capacity(*, slots: int | None, check: bool = True, **sizes: Any) -> CapacityPlan:
     """A checked plan; slots None: as many as `gpu_memory_bytes` has room for, or the budget without it.
 
-    Raises CapacityError where it does not fit.
+    Raises CapacityError where it does not fit, unless `check` is False.
     """
     plan = CapacityPlan(slots=sizes["spec"].budget if slots is None else slots, **sizes)
     if slots is None and plan.gpu_memory_bytes is not None:
-        plan = plan.with_most_slots()
-    plan.check()
+        plan = plan.with_most_slots(check=check)
+    if check:
+        plan.check()
     return plan
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
+def largest(fits: Callable[[int], bool], most: int) -> int:
     """Largest n in 0 .. most that fits, where whatever is smaller fits too and 0 counts as fitting."""
     low, high = 0, most
     while low < high:

@@ -17,7 +17,7 @@ from sparda_core.kernels.early import early_of
 from sparda_core.kernels.sample.gpu import SampleScratch, sample_scratch
 from sparda_core.plan import Lane, Phase
 from sparda_core.runtime import Runtime
-from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
+from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.clock import clock_of
 from sparda_core.runtimes.gpu.counted import counted_facts
 from sparda_core.runtimes.gpu.engines import check_engine, make_engine
@@ -27,6 +27,7 @@ from sparda_core.runtimes.gpu.lanes import StreamLanes, lanes_of
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.places import first_of_tier
 from sparda_core.runtimes.gpu.sampling import Sampling, draw
+from sparda_core.runtimes.gpu.session_plan import check_slots_for, session_plan
 from sparda_core.runtimes.gpu.step import DecodeStep, StepParts
 from sparda_core.runtimes.gpu.tiers import GpuTiers, short_of_memory
 from sparda_core.runtimes.gpu.upload import upload
@@ -77,7 +78,6 @@ class Machinery:
         """Take the memory for all places. What can be refused is refused before: pinning it may take a minute."""
         if type(self.selector).bind_device is Selector.bind_device:
             raise ConfigError(f"selector {self.selector.name!r} has no GPU half (bind_device); it runs on a CPU only")
-        self._check_room(self.spec, self.selector.cut(self.spec, self.tokens).budget)
         self.capacity = self._capacity()
         with short_of_memory(self.capacity):
             self._take()
@@ -116,28 +116,13 @@ class Machinery:
 
     def _check_dense(self, spec: BlockSpec) -> None:
         if self.half.takes_every_block:
-            self._check_room(spec, spec.block_count(self.tokens))
-
-    def _check_room(self, spec: BlockSpec, need: int) -> None:
-        if self.runtime.offloads and spec.budget < need:
-            raise ConfigError(
-                f"budget={spec.budget} must be >= {need} for selector {self.selector.name!r} with rows of "
-                f"{self.tokens} tokens: it attends to every block, and each needs a slot; raise budget (and slots), "
-                "lower tokens, or choose runtime 'resident'"
-            )
+            check_slots_for(spec.block_count(self.tokens), self.selector, self.runtime, spec, self.tokens)
 
     def _capacity(self) -> CapacityPlan:
         """What will be taken; raises CapacityError where it does not fit, before anything is."""
-        options, width = self.options, self.decoder.dtype.itemsize
-        slots: int | None = self.runtime.slot_count(self.spec) if self.runtime.offloads else 0
-        if self.runtime.offloads and self.runtime.slots is None and options.gpu_memory_bytes is not None:
-            slots = None
-        return plan_capacity(
-            shape=self.shape, spec=self.spec, places=options.places, tokens=self.tokens, slots=slots,
-            resident_layers=self.plan.resident_layers, kv_bytes=width,
-            host_kv_bytes=1 if options.host_dtype == "fp8" else width, weight_bytes=width,
-            forecast=self.decoder.has_forecast, page_blocks=options.page_blocks,
-            host_limit_bytes=options.host_limit_bytes, gpu_memory_bytes=options.gpu_memory_bytes,
+        return session_plan(
+            shape=self.shape, spec=self.spec, selector=self.selector, runtime=self.runtime, options=self.options,
+            value_bytes=self.decoder.dtype.itemsize, forecast=self.decoder.has_forecast,
         )  # fmt: skip
 
     # Steps ----------------------------------------------------------------------------------------
@@ -314,7 +299,8 @@ class Machinery:
         like = torch.empty(0, dtype=self.decoder.dtype, device=self.device)
         for layer in range(self.shape.layers):
             keys, values = (torch.from_numpy(kv[layer]).to(like) for kv in (snapshot.keys, snapshot.values))
-            self.tiers.load(place, layer, keys, values, 0)
+            bias = None if snapshot.bias is None else torch.from_numpy(snapshot.bias[layer]).to(self.device)
+            self.tiers.load(place, layer, keys, values, 0, bias)
         self.settle_row(place, snapshot.tokens, stale_from=0)
         self.commit({place: snapshot.tokens})
 
@@ -374,7 +360,7 @@ class Machinery:
             whole = (
                 "CUDA graph segments, cut at each copy: the host must read each layer's list of misses in mid-step"
             )
-        copy = f"{size.ctas} thread blocks, {size.in_flight_bytes // 1024} KiB in flight each"
+        copy = f"{size.ctas} thread blocks, {size.in_flight_bytes // 1024} KiB in flight each, {size.source}"
         if self._one_copy and isinstance(self._replays, Captured):
             copy += ", one launch a step"
         return {
@@ -388,12 +374,3 @@ class Machinery:
         self._replays.close()
         self._bound.clear()
         self.__dict__.pop("tiers", None)
-
-
-def check_forecast(decoder: Any, selector: Selector) -> None:
-    """Raise ConfigError where the model lacks the Forecast that a selector needs."""
-    if "forecast" in selector.needs and not decoder.has_forecast:
-        raise ConfigError(
-            f"selector={selector.name!r} needs Forecast weights and the model has none: "
-            "train them with `sparda train`, load them with forecast=FILE, or choose selector 'query'"
-        )

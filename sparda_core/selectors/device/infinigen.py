@@ -14,9 +14,10 @@ from sparda_core.selectors.device.proxy import (
     DeviceProxyScorer,
     DeviceTokens,
 )  # fmt: skip
-from sparda_core.selectors.device.query import own_query, score_with, scratch_of
+from sparda_core.selectors.device.query import score_with, scratch_of
 from sparda_core.selectors.device.scored import ScoredDevice
 from sparda_core.selectors.infinigen import PROXY
+from sparda_core.selectors.own_query import own_query
 from sparda_core.selectors.tensors.infinigen import BoundInfiniGen
 
 

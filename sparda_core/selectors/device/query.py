@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from sparda_core.device_view import DeviceView
-from sparda_core.errors import PlanError
 from sparda_core.kernels.score_query.gpu import QueryScratch, query_block_scores, query_scratch
 from sparda_core.selector import DeviceRoom
 from sparda_core.selectors.device.scored import ScoredDevice
+from sparda_core.selectors.own_query import own_query
 
 
 class DeviceQuery(ScoredDevice):
@@ -37,13 +37,3 @@ def score_with(query: torch.Tensor, view: DeviceView, scratch: QueryScratch, ear
     query_block_scores(
         query, view.entries, view.position, view.spec, view.unseen, view.scores, scratch, early=early
     )
-
-
-def own_query(view: DeviceView) -> torch.Tensor:
-    """view.query [B, Hq, D]; raises PlanError in a selection made during another layer."""
-    if view.query is None:
-        raise PlanError(
-            f"selection of layer {view.layer} runs during layer {view.source} and needs the layer's own query: "
-            "plan it in its own layer (lead 0)"
-        )
-    return view.query

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from sparda_core.device_view import DeviceView
@@ -34,7 +33,7 @@ class DeviceReplay(ListedDevice):
                 f"{source}: selections are {width} wide and budget={room.spec.budget}: raise budget to {width}"
             )
         self._source = source
-        steps, self._first = _steps_of(recording)
+        steps, self._first = recording.steps_by_position()
         device = torch.device(room.device)
         self._trace = torch.from_numpy(recording.selections).to(device)
         self._steps = torch.from_numpy(steps).to(device)
@@ -130,16 +129,3 @@ class Replaced(DeviceSelector):
     def place_moved(self, source: int, target: int) -> None:
         """As the inner selector."""
         self._inner.place_moved(source, target)
-
-
-def _steps_of(recording: Recording) -> tuple[np.ndarray, int]:
-    """int32 [R, P], step at which each row had position first + p, -1 for never; and `first`. Later steps win."""
-    positions = recording.positions
-    seen = positions[positions >= 0]
-    first = int(seen.min()) if seen.size else 0
-    span = int(seen.max()) - first + 1 if seen.size else 1
-    steps = np.full((recording.rows, span), -1, np.int32)
-    for step in range(recording.steps):
-        for row in np.flatnonzero(positions[step] >= 0):
-            steps[row, positions[step, row] - first] = step
-    return steps, first

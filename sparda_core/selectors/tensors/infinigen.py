@@ -7,9 +7,9 @@ import torch
 from sparda_core.kernels.score_query.cpu import query_block_scores
 from sparda_core.layer_view import LayerView
 from sparda_core.selectors.infinigen import PROXY
+from sparda_core.selectors.own_query import own_query
 from sparda_core.selectors.scored import ScoredSelector
 from sparda_core.selectors.tensors.proxy_scores import ProxyScorer
-from sparda_core.selectors.tensors.query import own_query
 
 
 class BoundInfiniGen(ScoredSelector):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -56,6 +58,16 @@ def _expected(state: dict[str, torch.Tensor]) -> torch.Tensor:
     )[:, :, 0]
 
 
+def _captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """A graph of what `step` launches, which has run once before: kernels are compiled then."""
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph
+
+
 @pytest.mark.parametrize(("splits", "fused_up_to"), [(1, 8), (6, 8), (6, 1), (24, 1), (None, 8)])
 def test_a_replay_attends_to_what_is_there_then(splits: int | None, fused_up_to: int) -> None:
     state = _state()
@@ -71,11 +83,7 @@ def test_a_replay_attends_to_what_is_there_then(splits: int | None, fused_up_to:
         )  # fmt: skip
 
     _shuffle(state, 0)
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    graph = _captured(step)
     for seed in range(1, 6):
         _shuffle(state, seed)
         graph.replay()
@@ -91,11 +99,7 @@ def test_a_replayed_copy_follows_list_and_count_and_sees_new_host_values() -> No
     target = torch.empty(32, 2, 64, 128, dtype=torch.bfloat16, device=DEVICE)
     source_ids, target_ids = (torch.zeros(32, dtype=torch.int32, device=DEVICE) for _ in range(2))
     count = torch.zeros(1, dtype=torch.int32, device=DEVICE)
-    gather_blocks(source, target, source_ids, target_ids, count)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        gather_blocks(source, target, source_ids, target_ids, count)
+    graph = _captured(lambda: gather_blocks(source, target, source_ids, target_ids, count))
     for listed in (32, 7, 1, 0, 19):
         source.copy_(torch.randn(source.shape))
         target.fill_(NAN)
@@ -128,11 +132,7 @@ def test_an_early_start_waits_for_what_the_kernel_ahead_writes(splits: int) -> N
         torch.mul(lists, 0, out=lists)
 
     _shuffle(state, 0)
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    graph = _captured(step)
     for seed in range(1, 20):
         _shuffle(state, seed)
         graph.replay()

@@ -34,7 +34,7 @@ def test_misses_of_a_traced_step_are_those_of_the_played_trace(policy: str, slot
     model = synthetic_model(SHAPE, device=DEVICE, dtype=torch.float32)
     locality = attrs.evolve(load_locality("hisparse"), churn=0.2)
     trace = batch_trace(locality, shape=SHAPE, spec=SPEC, batch=BATCH, context=CONTEXT, steps=STEPS)
-    selector = Traced(inner=SELECTORS.make("forecast"), trace=trace)
+    selector = Traced(inner=SELECTORS.make("forecast"), trace=trace, before=trace.history)
     pair = compose(
         model, selector, "offload-prefetch", spec=SPEC,
         runtime_options={"policy": policy, "slots": slots, "engine": "uva"},
@@ -68,8 +68,9 @@ def test_slots_that_no_trace_fills_take_no_blocks_entry() -> None:
     trace = batch_trace(
         load_locality("hisparse"), shape=SHAPE, spec=SPEC, batch=BATCH, context=CONTEXT, steps=STEPS
     )  # fmt: skip
+    selector = Traced(inner=SELECTORS.make("forecast"), trace=trace, before=trace.history)
     pair = compose(
-        model, Traced(inner=SELECTORS.make("forecast"), trace=trace), "offload-prefetch", spec=SPEC,
+        model, selector, "offload-prefetch", spec=SPEC,
         runtime_options={"policy": "lru", "slots": slots, "engine": "uva"},
     )  # fmt: skip
     options = GpuOptions(places=BATCH, tokens=CONTEXT + STEPS, page_blocks=4)

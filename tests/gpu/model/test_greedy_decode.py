@@ -33,6 +33,9 @@ from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.shapes import BlockSpec
 from tests.gpu.session.worlds import SHAPE, SPEC, prompt
 
+#: One process for all: they share what the CPU makes, which takes longer than what the GPU does.
+pytestmark = pytest.mark.xdist_group("greedy-decode")
+
 
 @attrs.frozen(eq=False)
 class World:

@@ -15,6 +15,7 @@ from sparda_core.kernels.early import early_of
 from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtimes.gpu.engines import Uva
 from sparda_core.runtimes.gpu.graphs import Captured, StepKey, bucket_of
+from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import CopySize, GpuOptions
 from sparda_core.runtimes.gpu.session import GpuSession
 from sparda_core.runtimes.gpu.tier import LayerTier
@@ -43,12 +44,13 @@ ONE_COPY = [*((*pair, {}) for pair in PAIRS), *((*pair, {"copy_launch": "step"})
 
 def opened(
     selector: str, runtime: str, options: dict[str, Any], *, graph: bool | None = None, places: int = 3,
-    shape: ModelShape = WIDE if ON_GPU else SHAPE, **more: Any,
+    shape: ModelShape = WIDE if ON_GPU else SHAPE, lead: int = 1, **more: Any,
 ) -> GpuSession:  # fmt: skip
     chosen = {"places": places, "tokens": 720 if ON_GPU else 96, "page_blocks": 2, "graph": graph, **more}
     return GpuSession(
-        models(shape)[1], runtime=RUNTIMES.make(runtime, **options),
-        selector=SELECTORS.make(selector), spec=SPEC, options=GpuOptions.of(**chosen),
+        models(shape, lead=lead)[1], runtime=RUNTIMES.make(runtime, **options),
+        selector=SELECTORS.make(selector, **({"lead": lead} if lead != 1 else {})), spec=SPEC,
+        options=GpuOptions.of(**chosen),
     )  # fmt: skip
 
 
@@ -63,6 +65,24 @@ def filled(session: GpuSession, *lengths: int) -> list[int]:
 def spin() -> None:
     if ON_GPU:
         torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
+
+
+def slow_compute(machinery: Machinery) -> None:
+    """Every layer's new token is seen late: the compute lane is behind the copies."""
+    observe = machinery.half.observe
+
+    def late(view: Any) -> None:
+        spin()
+        observe(view)
+
+    machinery.half.observe = late  # type: ignore[method-assign]
+
+
+def same_outcome(got: GpuSession, want: GpuSession) -> None:
+    """Next tokens, facts and logits of the last step."""
+    assert got.tokens() == want.tokens()
+    same_facts(got.last_facts(), want.last_facts())
+    close(got.last_logits(), want.last_logits())
 
 
 def disturb(kept: list[torch.Tensor]) -> None:
@@ -153,19 +173,11 @@ def test_a_slow_lane_changes_nothing(slow: str, selector: str, runtime: str) -> 
         machinery = delayed._machinery
         machinery.engine = SlowUva()
         if slow == "compute":
-            observe = machinery.half.observe
-
-            def late(view: Any) -> None:
-                spin()
-                observe(view)
-
-            machinery.half.observe = late  # type: ignore[method-assign]
+            slow_compute(machinery)
         for session in (plain, delayed):
             filled(session, 70, 33) if ON_GPU else filled(session, 70)
             session.run(STEPS)
-        assert delayed.tokens() == plain.tokens()
-        same_facts(delayed.last_facts(), plain.last_facts())
-        close(delayed.last_logits(), plain.last_logits())
+        same_outcome(delayed, plain)
 
 
 def test_what_lies_in_empty_places_is_never_looked_at() -> None:

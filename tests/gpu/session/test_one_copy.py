@@ -14,9 +14,9 @@ from sparda_core.runtimes.gpu.engines import Uva
 from sparda_core.runtimes.gpu.executor import pieces_of
 from sparda_core.runtimes.gpu.graphs import Captured, Eager
 from sparda_core.runtimes.gpu.options import CopySize
-from tests.gpu.session.test_graphs import filled, opened, spin
+from tests.gpu.session.test_graphs import filled, opened, same_outcome, slow_compute, spin
 from tests.gpu.session.test_lanes import PAIRS, Clocks, plan_of
-from tests.gpu.session.worlds import SHAPE, close, same_facts
+from tests.gpu.session.worlds import SHAPE
 from tests.gpu_env import DEVICE
 
 ON_GPU = DEVICE.type == "cuda"
@@ -54,9 +54,7 @@ def test_one_copy_a_step_gives_what_a_copy_a_layer_gives(
             assert lists is not None
             assert lists.signals[:, 1:3].tolist() == [[1, 16 if more.get("copy_rule") else 2]]
         assert isinstance(machinery._replays, Captured) == ON_GPU
-        assert whole.tokens() == layers.tokens()
-        same_facts(whole.last_facts(), layers.last_facts())
-        close(whole.last_logits(), layers.last_logits())
+        same_outcome(whole, layers)
 
 
 @pytest.mark.gpu
@@ -78,19 +76,11 @@ def test_a_slow_lane_changes_nothing(slow: str, selector: str, runtime: str) -> 
         machinery = delayed._machinery
         machinery.engine = Late()
         if slow == "compute":
-            observe = machinery.half.observe
-
-            def late(view: Any) -> None:
-                spin()
-                observe(view)
-
-            machinery.half.observe = late  # type: ignore[method-assign]
+            slow_compute(machinery)
         for session in (plain, delayed):
             filled(session, 70, 33)
             session.run(STEPS)
-        assert delayed.tokens() == plain.tokens()
-        same_facts(delayed.last_facts(), plain.last_facts())
-        close(delayed.last_logits(), plain.last_logits())
+        same_outcome(delayed, plain)
 
 
 @pytest.mark.gpu
