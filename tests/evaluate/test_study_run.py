@@ -30,8 +30,9 @@ def study(**changes: object) -> Study:
     documents = [Document(name, text) for name, text in zip("xyz", texts, strict=True)]
     windows = cut_windows(documents, letters, tokens=world.TOKENS, count=2)
     filler = tuple(i * 7 % 61 for i in range(700))
+    names = ("query", "oracle", "forecast:a.s0", "forecast:a.s1", "window")
     return Study(
-        decoder=world.decoder(), methods=world.methods("query", "oracle", "forecast", "window"), scorer=world.scorer(),
+        decoder=world.decoder(), methods=world.methods(*names), scorer=world.scorer(),
         config=world.config(**changes), windows=windows, encoder=Letters(), filler=filler,
     )  # fmt: skip
 
