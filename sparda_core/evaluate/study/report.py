@@ -29,7 +29,7 @@ from sparda_core.evaluate.study.methods import KINDS, Method
 from sparda_core.files import csv_text, parse_json, write_whole
 from sparda_core.shapes import ModelShape
 
-#: Methods that every other is paired with, where they were measured.
+#: Methods that every other is paired with, where they were measured; every Forecast is one, too.
 RIVALS = ("query", "infinigen-token", "infinigen-entry", "infinigen-softmax", "window")
 RESULTS, TABLE = "results.json", "results.csv"
 
@@ -99,7 +99,8 @@ def _of_windows(rows: Sequence[Row], chance: Mapping[int, float], seed: int) -> 
     yield from means(values, draws)
     yield from corrected(values, chance, draws)
     yield from shares_of_oracle(values, draws)
-    yield from pairs(values, draws, RIVALS)
+    forecasts = dict.fromkeys(method for _, method, _ in values if method.startswith("forecast"))
+    yield from pairs(values, draws, (*RIVALS, *forecasts))
     yield from perplexities(values, draws)
     moved = miss_values(rows)
     for (name, method, budget), each in moved.items():
