@@ -250,6 +250,7 @@ class Combination:
         return WorkContext(
             shape=self.shape, spec=self.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
             activation_bytes=size, forecast="forecast" in self.selector.needs,
+            forecast_lead=self.selector.lead or 1,
         )  # fmt: skip
 
     def _steady(self, plan: StepPlan, batch: int | None, context: int | None, churn: float | None) -> StepFacts:
@@ -277,7 +278,8 @@ def compose(
 ) -> Combination:  # fmt: skip
     """Put a model (or a ModelShape), a selector and a runtime together.
 
-    selector, runtime  registered names, or objects; options go to the factories of named ones
+    selector, runtime  registered names, or objects; options go to the factories of named ones. A named selector that
+                       needs Forecast weights takes the lead of the model's, unless its options say otherwise
     spec               None: the default BlockSpec
     session_options    those of SessionOptions on a CPU (link_bytes_per_s, threads, page_blocks, ...), of GpuOptions
                        for a model on a CUDA device (places, tokens, host_dtype, ...)
@@ -286,7 +288,7 @@ def compose(
     shape = model if isinstance(model, ModelShape) else getattr(model, "shape", None)
     if not isinstance(shape, ModelShape):
         raise ConfigError(f"model={model!r} is neither a loaded model nor a ModelShape; load one with load_model")
-    chosen = SELECTORS.make(selector, **(selector_options or {})) if isinstance(selector, str) else selector
+    chosen = make_selector(model, selector, **(selector_options or {})) if isinstance(selector, str) else selector
     where = RUNTIMES.make(runtime, **(runtime_options or {})) if isinstance(runtime, str) else runtime
     cut = BlockSpec() if spec is None else spec
     for name, part, kind in (("selector", chosen, Selector), ("runtime", where, Runtime), ("spec", cut, BlockSpec)):
@@ -297,6 +299,18 @@ def compose(
         model=None if model is shape else model, shape=shape, selector=chosen, runtime=where, spec=cut,
         session_options=dict(session_options),
     )  # fmt: skip
+
+
+def make_selector(model: Any, name: str, /, **options: Any) -> Selector:
+    """A selector by name, as `model` (or a ModelShape) wants it: with the lead of its Forecast where it needs one.
+
+    raises  UnknownNameError, ConfigError
+    """
+    chosen = SELECTORS.make(name, **options)
+    trained = getattr(getattr(model, "decoder", model), "forecast_lead", None)
+    if "forecast" in chosen.needs and "lead" not in options and trained not in (None, chosen.lead):
+        return SELECTORS.make(name, **options, lead=trained)
+    return chosen
 
 
 def _of_kind(kind: type[_Kind], session: RowSession, why_not: str) -> _Kind:

@@ -88,7 +88,7 @@ class BlockSpec:
 
     block    tokens per block
     window   tokens averaged into one entry (compressed key), post-RoPE
-    stride   tokens between the starts of two entries
+    stride   tokens between the starts of two entries; as many as `window` where entries do not overlap
     sink     first blocks, always attended
     local    blocks before the current one that are always attended; the current one too, so the
              band holds local + 1
@@ -137,8 +137,13 @@ class BlockSpec:
 
     @property
     def pool_width(self) -> int:
-        """Entries pooled into one block's score: R of its own and the one before, which reaches into it."""
-        return self.entries_per_block + 1
+        """Entries pooled into one block's score, those that touch it: R of its own and the `spill` before them."""
+        return self.entries_per_block + self.spill
+
+    @property
+    def spill(self) -> int:
+        """Entries that start before a block and reach into it: 1 where a window is two strides, 0 without overlap."""
+        return self.window // self.stride - 1
 
     def entry_count(self, tokens: int) -> int:
         """Full windows in `tokens` tokens: 0 below `window`, else (tokens - window) // stride + 1."""

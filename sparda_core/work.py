@@ -49,6 +49,7 @@ class Work:
 class WorkContext:
     """What work depends on besides the facts. Byte sizes are per value.
 
+    forecast         whether layers make Forecasts, each of the layer `forecast_lead` after it
     resident_layers  first layers that are never offloaded, hence never written through to the host store
     copy_ctas        thread blocks of a copy kernel
     copy_cluster     how many of them must lie on neighbouring SMs
@@ -66,6 +67,7 @@ class WorkContext:
     copy_cluster: int = 1
     copy_in_flight_bytes: float = 0.0
     forecast: bool = False
+    forecast_lead: int = 1
     resident_layers: int = 0
 
     @property

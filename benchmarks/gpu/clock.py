@@ -11,7 +11,8 @@ import torch
 def graph_of(launches: Sequence[Callable[[], None]]) -> torch.cuda.CUDAGraph:
     """One graph of all launches in order; each runs once before, so that kernels are compiled and buffers warm.
 
-    Whatever the current stream has under way ends first: tensors that it is still filling are not read.
+    Whatever the current stream has under way ends first: tensors that it is still filling are not read. The graph
+    keeps the launches, and with them the tensors that it reads and writes, for as long as it lives.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
@@ -23,6 +24,7 @@ def graph_of(launches: Sequence[Callable[[], None]]) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph, stream=stream):
         for launch in launches:
             launch()
+    graph.launches = list(launches)  # type: ignore[attr-defined]
     return graph
 
 

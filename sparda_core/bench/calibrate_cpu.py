@@ -199,7 +199,7 @@ def work_context(pair: Combination) -> WorkContext:
     size = float(pair.model.dtype.itemsize)
     return WorkContext(
         shape=pair.shape, spec=pair.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
-        activation_bytes=size, forecast=pair.model.has_forecast,
+        activation_bytes=size, forecast=pair.model.has_forecast, forecast_lead=pair.model.forecast_lead or 1,
     )  # fmt: skip
 
 

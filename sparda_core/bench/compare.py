@@ -23,10 +23,10 @@ from sparda_core.bench.text import Reading, read
 from sparda_core.bench.timelines import timeline_from_plain
 from sparda_core.bench.timing import choose_link, record_timelines, time_contender
 from sparda_core.bench.workbench import BUSY_SHARE, FILLER_TOKENS, Progress, Workbench
+from sparda_core.compose import make_selector
 from sparda_core.errors import ConfigError
 from sparda_core.files import make_folder
 from sparda_core.models.load import load_model
-from sparda_core.registry import SELECTORS
 from sparda_core.runtimes.session_options import compute_threads
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.profile_file import load_profile, save_profile
@@ -134,8 +134,8 @@ class _Comparison:
         # A replay knows only the positions that were recorded, and costs what a window costs: a list is written.
         timed = [c for c in self._every if c.timed and not c.replays]
         calibration = Calibration(
-            selectors=tuple(SELECTORS.make(c.selector, **c.options) for c in timed), contexts=(last // 2, last),
-            spec=bench.config.spec, steps=4, warmup=1,
+            selectors=tuple(make_selector(bench.decoder, c.selector, **c.options) for c in timed),
+            contexts=(last // 2, last), spec=bench.config.spec, steps=4, warmup=1,
         )  # fmt: skip
         profile = calibrate_cpu(
             bench.decoder, tokens, calibration, threads=bench.config.threads, snapshot=bench.document,

@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 
 from sparda_core.bench.config import CompareConfig
-from sparda_core.compose import Combination, compose
+from sparda_core.compose import Combination, compose, make_selector
 from sparda_core.errors import ConfigError
-from sparda_core.registry import RUNTIMES, SELECTORS
+from sparda_core.registry import RUNTIMES
 from sparda_core.shapes import BlockSpec, ModelShape
 
 RUNTIME_NAMES = ("resident", "offload-sync", "offload-prefetch")
@@ -91,7 +91,7 @@ def combine(
         if recording is None:
             raise ConfigError(f"{contender.label!r} needs the recording of `query`: run that first")
         options["path"] = recording
-    selector = SELECTORS.make(contender.selector, **options)
+    selector = make_selector(model, contender.selector, **options)
     offloads = RUNTIMES.factory(runtime).offloads  # type: ignore[attr-defined]
     pool: dict[str, Any] = {"slots": config.slot_count, "policy": config.policy} if offloads else {}
     if offloads and selector.lead is None:

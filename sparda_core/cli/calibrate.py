@@ -87,10 +87,12 @@ def run(args: argparse.Namespace) -> int:
 
 def selectors_of(model: Model, names: list[str] | None) -> tuple[Selector, ...]:
     """Selectors by name, or all that need no options and nothing that the model lacks; the Forecast first."""
+    from sparda_core.compose import make_selector
+
     if names is not None:
-        return tuple(SELECTORS.make(name) for name in names)
+        return tuple(make_selector(model, name) for name in names)
     has = {"forecast"} if model.decoder.has_forecast else set()
-    able = [half.made for half in found(SELECTORS) if half.made is not None and half.made.needs <= has]
+    able = [make_selector(model, half.name) for half in found(SELECTORS) if half.made and half.made.needs <= has]
     return tuple(sorted(able, key=lambda selector: (selector.name != "forecast", selector.lead is None)))
 
 

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         args, found, tokens=len(ids) + args.max_new_tokens, link_bytes_per_s=link_bytes_per_s(args)
     )
     stream = Stream(tokenizer.decode, (lambda piece: None) if args.json else _write)
-    stop = () if model.config.eos_id is None else (model.config.eos_id,)
+    stop = model.config.end_ids
     made = pair.generate(
         ids, args.max_new_tokens, temperature=args.temperature, top_p=args.top_p, seed=args.seed, stop=stop,
         mode=args.prefill, on_token=stream.add,

@@ -1,9 +1,13 @@
-"""The command line of training: options in, a Forecast file and a recall table out."""
+"""The command line of training: options in, a Forecast file, its curves and a recall table out."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,88 +15,210 @@ import attrs
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from sparda_core.distill.config import INITS, OBJECTIVE, TrainConfig
-from sparda_core.distill.recall import RecallConfig, RecallTable, measure_recall
-from sparda_core.distill.report import machine, write_report
-from sparda_core.distill.texts import (
-    Document,
-    content_hash,
-    held_out_documents,
-    read_documents,
-    token_stream,
-    training_documents,
-)
-from sparda_core.distill.train import TrainResult, train
+from sparda_core.distill.config import TrainConfig
+from sparda_core.distill.curves import Board, write_csv, write_figure
+from sparda_core.distill.final import final_recall, recall_config
+from sparda_core.distill.history import Evaluation, Step
+from sparda_core.distill.options import add_arguments, command_line, config_of, sources_of
+from sparda_core.distill.parallel import World, joined, own_device
+from sparda_core.distill.planned import show_plan
+from sparda_core.distill.prepare import Need, Prepared, prepare
+from sparda_core.distill.report import machine
+from sparda_core.distill.sharded import ShardedDecoder
+from sparda_core.distill.sources import Documents
+from sparda_core.distill.texts import training_documents
+from sparda_core.distill.train import Habits, TrainResult, train
+from sparda_core.distill.validation import Validation
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.models.forecast_weights import ForecastWeights, save_forecast
 from sparda_core.models.load import load_model
 from sparda_core.models.model import Model
-from sparda_core.models.tokenizer import Tokenizer
+from sparda_core.models.tokenizer import Tokenizer, tokenizer_from_file
 from sparda_core.runtimes.session_options import MOST_THREADS
-from sparda_core.shapes import BlockSpec
 
-_RECORDED = (
-    "steps", "window", "positions", "first_position", "lr", "seed", "init", "sink", "local", "dtype", "device",
-)  # fmt: skip
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `sparda train`; their names follow TrainConfig and BlockSpec."""
-    defaults, spec = TrainConfig(), BlockSpec()
-    parser.add_argument("--out", type=Path, required=True, help="Forecast file to write (.safetensors)")
-    parser.add_argument("--model", default="smollm2", help="smollm2, a GGUF file or a checkpoint directory")
-    parser.add_argument("--text", type=Path, nargs="+", help="train on these files instead of Python's own library")
-    for name, kind in (("steps", int), ("window", int), ("positions", int), ("first_position", int), ("lr", float)):
-        flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=kind, default=getattr(defaults, name), help="default %(default)s")
-    parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--init", choices=INITS, default=defaults.init)
-    parser.add_argument("--sink", type=int, default=spec.sink)
-    parser.add_argument("--local", type=int, default=spec.local)
-    parser.add_argument("--dtype", choices=sorted(_DTYPES), default="bfloat16", help="of the frozen model")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, help="CPU threads for tensors")
-    parser.add_argument("--checkpoint", type=Path, help="default: OUT with .checkpoint appended")
-    parser.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint if there is one")
-    parser.add_argument("--results", type=Path, help="write the recall table and how it was made as JSON")
-    parser.add_argument("--recall-window", type=int, default=8192, help="tokens of a held-out window; 0 skips recall")
+__all__ = ["add_arguments", "command_line", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, save, measure recall on held-out text, report. Returns 0; raises SpardaError on bad input."""
-    if args.out.suffix != ".safetensors":
+    config = config_of(args)
+    if args.plan:
+        show_plan(args, config)
+        return 0
+    if args.out is None or args.out.suffix != ".safetensors":
         raise ConfigError(f"out={str(args.out)!r} must end in .safetensors")
-    spec = BlockSpec(sink=args.sink, local=args.local)
-    names = ("steps", "window", "positions", "first_position", "lr", "seed", "init")
-    config = TrainConfig(spec=spec, **{name: getattr(args, name) for name in names})
     if args.recall_window:
-        _recall_config(args)  # refused now rather than after hours of training
+        recall_config(args, config.spec)  # refused now rather than after hours of training
     if args.threads is not None:
         if not 1 <= args.threads <= MOST_THREADS:
             raise ConfigError(f"threads={args.threads} must be between 1 and {MOST_THREADS}")
         torch.set_num_threads(args.threads)
-    console = Console(stderr=True)
-    model = load_model(args.model, dtype=_DTYPES[args.dtype], device=args.device)
+    device = own_device(args.device)
+    with joined(device) as world:
+        _Run(args, config, device, world).work()
+    return 0
+
+
+class _Run:
+    """One run of the command in one process; only the first process writes files and speaks."""
+
+    def __init__(self, args: argparse.Namespace, config: TrainConfig, device: str, world: World) -> None:
+        self.args, self.config, self.device, self.world = args, config, device, world
+        self.console = Console(stderr=True, quiet=not world.leads)
+        self.model = _load(args, config, device)
+        self.tokenizer = _tokenizer(self.model)
+        self.decoder = self.model.decoder
+        if args.shard_model:
+            self.decoder = ShardedDecoder.of(self.decoder, world, device)
+
+    def work(self) -> None:
+        args = self.args
+        with ExitStack() as stack:
+            folder = args.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sparda-train-")))
+            prepared = self._prepare(folder)
+            result = self._train(prepared, folder, stack)
+        forecast = attrs.evolve(result.forecast, metadata=self._metadata(prepared, self.config.steps))
+        if self.world.leads:
+            self._write(forecast, result)
+        if args.recall_window and (self.world.leads or args.shard_model):
+            table = final_recall(self.decoder, self.tokenizer, forecast, result, args, self.console)
+            if self.world.leads and args.json:
+                sys.stdout.write(json.dumps(table, indent=1) + "\n")
+        self.world.wait()
+
+    def _prepare(self, folder: Path) -> Prepared:
+        """Text of the run, by the first process alone where the folder is shared."""
+        args, config = self.args, self.config
+        sources, shares = sources_of(args)
+        decode = tokenizer_from_file(args.source_tokenizer).decode if args.source_tokenizer else None
+        need = Need(
+            tokens=config.steps * config.batch * config.window, encode=self.tokenizer.encode,
+            vocab=self.model.decoder.shape.vocab, seed=config.seed, held_out=args.held_out,
+            windows=args.evaluate_windows, window=config.window, decode=decode,
+        )  # fmt: skip
+        if args.cache and not self.world.leads:
+            self.world.wait()
+        with self._bar() as bar:
+            task = bar.add_task("encoding text", total=need.tokens)
+            found = prepare(
+                sources, need, folder, weights=shares, on_tokens=lambda done: bar.update(task, completed=done)
+            )
+        if args.cache and self.world.leads:
+            self.world.wait()
+        self.console.print(
+            f"{found.documents} documents, {len(found.train.ids)} tokens to train on; "
+            f"{found.held_documents} documents held out"
+        )
+        return found
+
+    def _windows(self, prepared: Prepared, folder: Path) -> list[torch.Tensor]:
+        """Held-out windows; from Python's own library where the caller's text has none that is long enough."""
+        wanted, window = self.args.evaluate_windows, self.config.window
+        found = _held_windows(prepared, wanted, window)
+        if found or not wanted:
+            return found
+        self.console.print(
+            f"no held-out document of >= {window} tokens in the text: recall while training is measured on "
+            "documents of Python's own library"
+        )
+        need = Need(
+            tokens=0, encode=self.tokenizer.encode, vocab=self.model.decoder.shape.vocab, held_out=0.2,
+            windows=wanted, window=window,
+        )  # fmt: skip
+        return _held_windows(prepare([Documents(training_documents())], need, folder), wanted, window)
+
+    def _train(self, prepared: Prepared, folder: Path, stack: ExitStack) -> TrainResult:
+        args, config, leads = self.args, self.config, self.world.leads
+        windows = self._windows(prepared, folder)
+        board = stack.enter_context(Board(args.tensorboard if leads else None))
+        bar = stack.enter_context(self._bar())
+        task = bar.add_task("training", total=config.steps)
+
+        def show(told: Step) -> None:
+            bar.update(task, completed=told.step, description=f"training, KL {told.loss:.3f}")
+            board.step(told)
+            if told.step % 25 == 0 or told.step == config.steps:
+                self.console.print(f"step {told.step}: KL {told.loss:.4f}, gradient {told.norm:.3g}, lr {told.lr:.3g}")
+
+        validate = None
+        if windows:
+            validate = Validation(decoder=self.decoder, windows=windows, spec=config.spec, world=self.world)
+
+        def evaluate(forecast: ForecastWeights, step: int) -> Evaluation:
+            assert validate is not None
+            found = validate(forecast, step)
+            board.evaluation(found)
+            self.console.print(f"step {step}: recall {found.oracle:.3f} (oracle), {found.query:.3f} (query-driven)")
+            return found
+
+        def keep(forecast: ForecastWeights, found: Evaluation) -> None:
+            if leads:
+                known = {**self._metadata(prepared, found.step), "held_out_recall": attrs.asdict(found)}
+                _save(_beside(args.out, ".best.safetensors"), attrs.evolve(forecast, metadata=known))
+
+        habits = Habits(
+            checkpoint=args.checkpoint or args.out.with_name(args.out.name + ".checkpoint"),
+            checkpoint_every=args.checkpoint_every, resume=args.resume, evaluate=evaluate if validate else None,
+            evaluate_every=args.evaluate_every, best_by=args.best_by, on_best=keep, on_step=show,
+            base_model=self.model.name,
+        )  # fmt: skip
+        return train(self.decoder, prepared.train, config, habits, world=self.world)
+
+    def _write(self, forecast: ForecastWeights, result: TrainResult) -> None:
+        """The Forecast and its curves."""
+        out, history = self.args.out, result.history
+        _save(out, forecast)
+        write_csv(_beside(out, ".curve.csv"), history)
+        try:
+            write_figure(_beside(out, ".curve.png"), history, f"{self.model.name}, {self.config.objective}")
+        except ConfigError as error:  # everything else was made: say what was not, and go on
+            self.console.print(f"no figure: {error}")
+        self.console.print(
+            f"Forecast of {self.model.name}: {out} ({self.config.steps} steps, {result.wall_s:.0f} s)", soft_wrap=True
+        )
+        best = history.best(self.args.best_by)
+        if best is not None:
+            self.console.print(
+                f"best on held-out text: {_beside(out, '.best.safetensors')} (step {best.step}, "
+                f"recall against {self.args.best_by} {best.by(self.args.best_by):.3f})", soft_wrap=True,
+            )  # fmt: skip
+
+    def _metadata(self, prepared: Prepared, steps: int) -> dict[str, Any]:
+        config, args = self.config, self.args
+        return {
+            **attrs.asdict(config, filter=lambda attribute, _value: attribute.name != "spec"),
+            "base_model": self.model.name,
+            "block_spec": attrs.asdict(config.spec),
+            "lead": 1,
+            "steps": steps,
+            "tokens": len(prepared.train.ids),
+            "documents_read": prepared.documents,
+            "document_names": list(prepared.train.names),
+            "data_sha256": prepared.train.sha256,
+            "command": command_line(args),
+            "dtype": args.dtype,
+            "device": args.device,
+            "processes": self.world.size,
+            "software": machine()["software"],
+        }
+
+    def _bar(self) -> Progress:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        return Progress(*columns, console=self.console)
+
+
+def _load(args: argparse.Namespace, config: TrainConfig, device: str) -> Model:
+    """The frozen model, on the CPU first where it will be shared out."""
+    where = "cpu" if args.shard_model else device
+    model = load_model(args.model, dtype=getattr(torch, args.dtype), device=where)
     longest = max(config.window, args.recall_window)
     if longest > model.shape.context:
         raise ConfigError(
             f"window={longest} must be <= context={model.shape.context} of {model.name}; "
             "lower --window and --recall-window"
         )
-    tokenizer = _tokenizer(model)
-    documents = read_documents(args.text) if args.text else training_documents()
-    ids_N, used = token_stream(documents, tokenizer.encode, tokens=config.steps * config.window, seed=config.seed)
-    result = _train(model, ids_N, config, args, console)
-    forecast = attrs.evolve(result.forecast, metadata=_metadata(model, config, used, len(ids_N), args))
-    _save(args.out, forecast)
-    console.print(f"Forecast of {model.name}: {args.out} ({config.steps} steps, {result.wall_s:.0f} s)", soft_wrap=True)
-    if args.recall_window:
-        _recall(model, forecast, result, args, console)
-    return 0
+    return model
 
 
 def _tokenizer(model: Model) -> Tokenizer:
@@ -101,32 +227,14 @@ def _tokenizer(model: Model) -> Tokenizer:
     return model.tokenizer
 
 
-def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console)
+def _held_windows(prepared: Prepared, wanted: int, window: int) -> list[torch.Tensor]:
+    starts = [0, *prepared.held.ends.tolist()]
+    long_ones = [a for a, b in pairwise(starts) if b - a >= window]
+    return [torch.from_numpy(prepared.held.ids[a : a + window].astype("int64")) for a in long_ones[:wanted]]
 
 
-def _train(
-    model: Model, ids_N: torch.Tensor, config: TrainConfig, args: argparse.Namespace, console: Console
-) -> TrainResult:
-    with _bar(console) as bar:
-        task = bar.add_task("training", total=config.steps)
-
-        def show(done: int, loss: float) -> None:
-            bar.update(task, completed=done, description=f"training, loss {loss:.3f}")
-            if done % 25 == 0 or done == config.steps:
-                bar.console.print(f"step {done}: loss {loss:.4f}")
-
-        checkpoint = args.checkpoint or args.out.with_name(args.out.name + ".checkpoint")
-        return train(
-            model.decoder,
-            ids_N,
-            config,
-            checkpoint=checkpoint,
-            checkpoint_every=args.checkpoint_every,
-            resume=args.resume,
-            on_step=show,
-        )
+def _beside(out: Path, ending: str) -> Path:
+    return out.with_name(out.name.removesuffix(".safetensors") + ending)
 
 
 def _save(path: Path, forecast: ForecastWeights) -> None:
@@ -134,74 +242,3 @@ def _save(path: Path, forecast: ForecastWeights) -> None:
         save_forecast(path, forecast)
     except OSError as error:
         raise ConfigError(f"out={str(path)!r} cannot be written ({error}); choose another folder") from error
-
-
-def command_line(args: argparse.Namespace) -> str:
-    """Spell out the command that makes this run again, without paths of this machine."""
-    parts = ["sparda", "train", "--out", args.out.name, "--model", Path(args.model).name]
-    if args.text:
-        parts += ["--text", *(path.name for path in args.text)]
-    for name in _RECORDED:
-        parts += ["--" + name.replace("_", "-"), str(getattr(args, name))]
-    return shlex.join(parts)
-
-
-def _metadata(
-    model: Model, config: TrainConfig, used: list[Document], tokens: int, args: argparse.Namespace
-) -> dict[str, Any]:
-    return {
-        **attrs.asdict(config, filter=lambda attribute, _value: attribute.name != "spec"),
-        "base_model": model.name,
-        "block_spec": attrs.asdict(config.spec),
-        "objective": OBJECTIVE,
-        "teacher": "query-driven, per-head softmax over entries",
-        "lead": 1,
-        "tokens": tokens,
-        "documents": [document.name for document in used],
-        "data_sha256": content_hash(used),
-        "command": command_line(args),
-        "dtype": args.dtype,
-        "device": args.device,
-        "software": machine()["software"],
-    }
-
-
-def _recall_config(args: argparse.Namespace) -> RecallConfig:
-    spec = BlockSpec(sink=args.sink, local=args.local)
-    return RecallConfig(spec=spec, window=args.recall_window, first=args.recall_window // 2)
-
-
-def _recall(
-    model: Model, forecast: ForecastWeights, result: TrainResult, args: argparse.Namespace, console: Console
-) -> None:
-    config = _recall_config(args)
-    windows: dict[str, torch.Tensor] = {}
-    for document in held_out_documents():
-        ids = _tokenizer(model).encode(document.text)
-        if len(ids) >= config.window:
-            windows[document.name] = torch.tensor(ids[: config.window])
-    with _bar(console) as bar:
-        task = bar.add_task("recall on held-out text", total=len(windows))
-        table = measure_recall(
-            model.decoder,
-            list(windows.values()),
-            forecast,
-            config,
-            on_window=lambda done: bar.update(task, completed=done),
-        )
-    console.print(_as_rich(table, config))
-    if args.results is not None:
-        write_report(
-            args.results, table=table, config=config, documents=list(windows), forecast=forecast, result=result
-        )
-        console.print(f"recall table: {args.results}", soft_wrap=True)
-
-
-def _as_rich(table: RecallTable, config: RecallConfig) -> Table:
-    shown = Table(title="recall of the query-driven selector's free blocks, held-out text, layers 1 and up")
-    shown.add_column("method")
-    for budget in config.budgets:
-        shown.add_column(f"budget {budget}", justify="right")
-    for method in table.by_layer:
-        shown.add_row(method, *(f"{table.mean(method, budget):.3f}" for budget in config.budgets))
-    return shown

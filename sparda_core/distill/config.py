@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -10,8 +11,17 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.shapes import BlockSpec
 
-OBJECTIVE = "block"
 INITS = ("query-mean", "random")
+SCHEDULES = ("cosine", "constant")
+REFERENCE = "reference"
+
+#: What `--objective reference` sets unless told otherwise: the published training's own numbers. It asks
+#: every position of a window, so `positions` and `first_position` follow from the window.
+REFERENCE_RUN: Mapping[str, Any] = {
+    "objective": REFERENCE, "teacher": "fine", "init": "random", "lr": 5e-4, "schedule": "constant", "warmup": 0,
+    "steps": 2000, "batch": 32, "clip": 0.5, "weight_decay": 0.01, "eps": 1e-6, "seed": 42, "first_position": 0,
+    "documents": "joined",
+}  # fmt: skip
 
 
 def _at_least(bound: float) -> Any:
@@ -26,25 +36,49 @@ def _at_least(bound: float) -> Any:
 class TrainConfig:
     """One run of the trainer.
 
-    steps           optimiser steps, one window each
-    window          tokens of a window; the frozen model reads it once
-    positions       query positions drawn from each window
-    first_position  the earliest one: before it there is too little to choose from
-    lr              peak learning rate, reached after `warmup` steps, then a cosine down to lr * lr_floor
-    seed            decides windows, positions and a random init
+    objective       what is learnt: a name of objectives.OBJECTIVES, or "reference"
+    teacher         the grid of its targets: "coarse" (that of the block spec), "fine" (2/1) or "window/stride"
+    steps           optimiser steps
+    batch           rows of a step, over all processes together
+    window          most tokens of a row; the frozen model reads it once
+    documents       how rows are cut from documents: rows.MODES
+    positions       query positions drawn from each row, all where it has fewer
+    first_position  the earliest one in a document: before it there is too little to choose from
+    lr              peak learning rate, reached after `warmup` steps
+    schedule        from there: "cosine", down to lr * lr_floor, or "constant"
+    clip            largest L2 norm of all gradients together; 0 for none
+    weight_decay, eps  AdamW's; its betas are 0.9 and 0.95
+    seed            decides rows, positions and a random init
     init            "query-mean": mean over each group of the forecast layer's own query rows; or "random"
+    chunk_mib       memory for scores of teacher and student: as many queries at once as fit; no result depends on it
     """
 
     spec: BlockSpec = attrs.field(factory=BlockSpec)
+    objective: str = "block"
+    teacher: str = "coarse"
     steps: int = attrs.field(default=250, validator=_at_least(1))
+    batch: int = attrs.field(default=1, validator=_at_least(1))
     window: int = attrs.field(default=2048, validator=_at_least(1))
+    documents: str = "packed"
     positions: int = attrs.field(default=512, validator=_at_least(1))
     first_position: int = attrs.field(default=512, validator=_at_least(0))
     lr: float = attrs.field(default=6e-3, validator=_at_least(0))
+    schedule: str = attrs.field(default="cosine", validator=attrs.validators.in_(SCHEDULES))
     warmup: int = attrs.field(default=20, validator=_at_least(0))
     lr_floor: float = attrs.field(default=0.02, validator=_at_least(0))
+    clip: float = attrs.field(default=0.0, validator=_at_least(0))
+    weight_decay: float = attrs.field(default=0.0, validator=_at_least(0))
+    eps: float = attrs.field(default=1e-8, validator=_at_least(0))
     seed: int = attrs.field(default=0, validator=_at_least(0))
     init: str = attrs.field(default="query-mean", validator=attrs.validators.in_(INITS))
+    chunk_mib: int = attrs.field(default=256, validator=_at_least(1))
+
+    @classmethod
+    def reference(cls, **changes: Any) -> TrainConfig:
+        """The published training's numbers, with every position of a row asked."""
+        options = {**REFERENCE_RUN, **changes}
+        options.setdefault("positions", options.get("window", attrs.fields(cls).window.default))
+        return cls(**options)
 
     def __attrs_post_init__(self) -> None:
         spec = self.spec
@@ -53,7 +87,8 @@ class TrainConfig:
         if spec.local < 1:
             raise ConfigError(f"local={spec.local} must be >= 1: a free block must be wholly visible")
         earliest = (spec.sink + spec.local + 2) * spec.block
-        if self.first_position < earliest:
+        # The published objective counts positions without a free block, too.
+        if self.objective != REFERENCE and self.first_position < earliest:
             raise ConfigError(
                 f"first_position={self.first_position} must be >= {earliest}, "
                 "where the first query with two free blocks to choose between lies"
@@ -63,9 +98,17 @@ class TrainConfig:
                 f"window={self.window} must be > first_position={self.first_position}: lengthen the window"
             )
 
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of the warm-up: never more than a tenth of all, as in the published training."""
+        return min(self.warmup, self.steps // 10) if self.objective == REFERENCE else self.warmup
+
     def lr_at(self, step: int) -> float:
         """Learning rate of `step`, counted from 0."""
-        if step < self.warmup:
-            return self.lr * (step + 1) / self.warmup
-        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        warmup = self.warmup_steps
+        if step < warmup:
+            return self.lr * (step + 1) / warmup
+        if self.schedule == "constant":
+            return self.lr
+        done = (step - warmup) / max(1, self.steps - warmup)
         return self.lr * (self.lr_floor + (1 - self.lr_floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import torch
 
+from sparda_core.distill.backbone import read_row
 from sparda_core.distill.scores import (
     entries_of,
     forecast_entry_scores,
@@ -51,6 +52,18 @@ class LayerLesson:
         """Blocks of the window."""
         return self.free.shape[1]
 
+    def part(self, at: slice) -> LayerLesson:
+        """The same lesson at some of its positions; nothing is copied."""
+        return attrs.evolve(
+            self,
+            x_before=self.x_before[at],
+            q=self.q[:, at],
+            visible=self.visible[at],
+            free=self.free[at],
+            positions=self.positions[at],
+            turn=Rotation(self.turn.cos[:, at], self.turn.sin[:, at]),
+        )
+
     def pool(self, score_GQC: torch.Tensor) -> torch.Tensor:
         """Entry scores to block scores [G, Q, N]."""
         return pool_blocks(score_GQC, self.blocks, self.spec)
@@ -70,42 +83,86 @@ class LayerLesson:
         return self.pool(forecast_entry_scores(self.heads(weight_RE), self.entries, self.visible))
 
 
+@attrs.frozen(eq=False)
+class _Place:
+    """One document of a row: its tokens [start, stop), the queries `asked` [Q] within it and what they share."""
+
+    start: int
+    stop: int
+    asked: slice
+    positions: torch.Tensor
+    visible: torch.Tensor
+    free: torch.Tensor
+    turn: Rotation
+
+
+def _places(
+    decoder: Decoder, lengths: Sequence[int], positions_Q: torch.Tensor, spec: BlockSpec
+) -> list[_Place]:
+    """Documents that any query lies in."""
+    found, start, at = [], 0, 0
+    for length in lengths:
+        stop = start + length
+        end = at + int(((positions_Q >= start) & (positions_Q < stop)).sum())
+        if end > at:
+            within = positions_Q[at:end] - start
+            found.append(
+                _Place(
+                    start=start,
+                    stop=stop,
+                    asked=slice(at, end),
+                    positions=within,
+                    visible=visible_entries(within, spec.entry_count(length), spec),
+                    free=free_blocks(within, spec.block_count(length), spec),
+                    turn=decoder.rotation(within[None]),
+                )
+            )
+        start, at = stop, end
+    return found
+
+
 def observe(
     decoder: Decoder,
     ids_T: torch.Tensor,
     positions_Q: torch.Tensor,
     spec: BlockSpec,
     consume: Callable[[LayerLesson], None],
+    *,
+    lengths: Sequence[int] | None = None,
 ) -> None:
-    """Run `decoder` densely over one window and hand each layer, in order, to `consume`.
+    """Run `decoder` densely over one row and hand each layer, in order, to `consume`.
 
-    ids_T  int [T], one window from position 0; positions_Q  int [Q], ascending.
+    ids_T        int [T]
+    positions_Q  int [Q], ascending, counted from the start of the row
+    lengths      tokens of the documents that the row is made of, one if left out. Each starts at position 0,
+                 sees itself alone and makes a lesson of its own a layer, if any query lies in it.
     Nothing of a layer is kept after the next one, so memory does not grow with depth.
     """
     wide = torch.float64 if decoder.dtype == torch.float64 else torch.float32
-    turn = decoder.rotation(positions_Q[None])
-    visible_QC = visible_entries(positions_Q, spec.entry_count(len(ids_T)), spec)
-    free_QN = free_blocks(positions_Q, spec.block_count(len(ids_T)), spec)
+    lengths = (len(ids_T),) if lengths is None else tuple(lengths)
+    places = _places(decoder, lengths, positions_Q, spec)
     before: list[torch.Tensor] = []
 
     def visit(layer: int, p: Projections) -> None:
         x_QE = p.x_norm[0, positions_Q].to(wide)
-        k_GTD = p.k[0].to(wide)
-        consume(
-            LayerLesson(
-                layer=layer,
-                x_before=before.pop() if before else x_QE,
-                q=p.q[0, :, positions_Q].to(wide),
-                k=k_GTD,
-                entries=entries_of(k_GTD, spec),
-                visible=visible_QC,
-                free=free_QN,
-                positions=positions_Q,
-                turn=turn,
-                spec=spec,
+        earlier_QE = before.pop() if before else x_QE
+        q_HQD = p.q[0, :, positions_Q].to(wide)
+        for place in places:
+            k_GTD = p.k[0, :, place.start : place.stop].to(wide)
+            consume(
+                LayerLesson(
+                    layer=layer,
+                    x_before=earlier_QE[place.asked],
+                    q=q_HQD[:, place.asked],
+                    k=k_GTD,
+                    entries=entries_of(k_GTD, spec),
+                    visible=place.visible,
+                    free=place.free,
+                    positions=place.positions,
+                    turn=place.turn,
+                    spec=spec,
+                )
             )
-        )
         before.append(x_QE)
 
-    with torch.no_grad():
-        decoder.dense_forward(ids_T[None], visit=visit, logits="none")
+    read_row(decoder, ids_T, lengths, visit)

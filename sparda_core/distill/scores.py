@@ -11,8 +11,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from sparda_core.shapes import BlockSpec
 
-_TINY = 1e-30
-
 
 def entries_of(k_GTD: torch.Tensor, spec: BlockSpec) -> torch.Tensor:
     """Mean of every full window of keys, float [G, C, D] in k's dtype; C is 0 below one window."""
@@ -55,24 +53,9 @@ def forecast_entry_scores(f_GQD: torch.Tensor, entries_GCD: torch.Tensor, visibl
 def pool_blocks(score_GQC: torch.Tensor, blocks: int, spec: BlockSpec) -> torch.Tensor:
     """Maximum over the entries that touch a block, [G, Q, N]; -inf where there is none.
 
-    Block b pools entries R*b - 1 .. R*b + R - 1 with R = block / stride.
+    Block b pools entries R*b - spill .. R*b + R - 1 with R = block / stride.
     """
     per_block = spec.entries_per_block
     right = per_block * blocks - score_GQC.shape[-1]
-    padded = F.pad(score_GQC, (1, right), value=-torch.inf)
-    return padded.unfold(-1, per_block + 1, per_block).amax(-1)
-
-
-def block_loss(score_GQN: torch.Tensor, teacher_GQN: torch.Tensor, free_QN: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of the student's free blocks against the teacher's, mean over G and Q; a scalar.
-
-    score    student's block scores, any real numbers on free blocks
-    teacher  teacher's block scores >= 0; both are renormalised over the free blocks only
-    Queries without a free block, or whose teacher puts no mass on any, count as zero.
-    """
-    has_any_Q = free_QN.any(-1)
-    log_p = score_GQN.masked_fill(~free_QN, -torch.inf)[:, has_any_Q].log_softmax(-1)
-    target = teacher_GQN.masked_fill(~free_QN, 0.0)[:, has_any_Q]
-    target = target / target.sum(-1, keepdim=True).clamp_min(_TINY)
-    cross = -(target * log_p.masked_fill(~free_QN[has_any_Q], 0.0)).sum()
-    return cross / (score_GQN.shape[0] * score_GQN.shape[1])
+    padded = F.pad(score_GQC, (spec.spill, right), value=-torch.inf)
+    return padded.unfold(-1, spec.pool_width, per_block).amax(-1)

@@ -1,10 +1,9 @@
-"""Distil a Forecast from a frozen model: one window a step, every layer on its own.
+"""Distil a Forecast from a frozen model: some rows a step, every layer on its own.
 
-The teacher is the query-driven selector (per-head softmax over entries, summed over the group,
-pooled to blocks); the student one dot product a group from the layer before. Both are renormalised
-over the free blocks, since forced ones need no forecast (SparDA, section 3; our objective "block").
-The frozen model runs once a window without gradient and each layer's graph is one small product,
-released before the next layer is reached.
+The teacher is the layer's true query, the student one dot product a group from the layer before; what of them is
+compared is the objective's business (objectives.py). The frozen model runs once a row without gradient, and each
+layer's graph is one small product, released before the next layer is reached. Weights, gradients and AdamW's
+moments are float32 whatever the model's dtype (float64 for a float64 model).
 """
 
 from __future__ import annotations
@@ -16,25 +15,68 @@ from pathlib import Path
 import attrs
 import torch
 
-from sparda_core.distill.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from sparda_core.distill.backbone import layer_at_hand
+from sparda_core.distill.checkpoint import Checkpoint, identity, read_checkpoint, write_checkpoint
 from sparda_core.distill.config import TrainConfig
+from sparda_core.distill.history import Evaluation, History, Step
+from sparda_core.distill.learn import layer_gradient
 from sparda_core.distill.lesson import LayerLesson, observe
-from sparda_core.distill.scores import block_loss
+from sparda_core.distill.objectives import Objective, make_objective
+from sparda_core.distill.parallel import World
+from sparda_core.distill.rows import Corpus, Draw, Rows, shared_out
 from sparda_core.errors import ConfigError
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights, query_mean
 from sparda_core.models.tiny import random_forecast
 
-OnStep = Callable[[int, float], None]
+OnStep = Callable[[Step], None]
+#: Recall of these weights after this many steps, on text that is held out.
+Evaluate = Callable[[ForecastWeights, int], Evaluation]
+#: Called with the weights whenever an evaluation is the best so far.
+OnBest = Callable[[ForecastWeights, Evaluation], None]
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class TrainResult:
-    """The trained projections, mean loss over layers at every step (nats), wall time of all steps, resumed or not."""
+    """The trained projections, what every step told, wall time of all steps, resumed or not."""
 
     forecast: ForecastWeights
-    losses: tuple[float, ...]
+    history: History
     wall_s: float
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Mean loss over layers at every step (nats)."""
+        return tuple(self.history.losses)
+
+
+@attrs.frozen(kw_only=True)
+class Habits:
+    """What a run does beside learning; none of it changes what is learnt.
+
+    checkpoint  file written every `checkpoint_every` steps and after the last, in one step each
+    resume      go on from `checkpoint` if it exists; the result is that of an uninterrupted run
+    evaluate    called every `evaluate_every` steps and after the last, by all processes
+    best_by     which recall decides what `on_best` sees: "oracle" or "query"
+    on_step     called after each step
+    base_model  name of the frozen model, by which a checkpoint is known
+    """
+
+    checkpoint: Path | None = None
+    checkpoint_every: int = attrs.field(default=50)
+    resume: bool = False
+    evaluate: Evaluate | None = None
+    evaluate_every: int = attrs.field(default=50)
+    best_by: str = attrs.field(default="oracle", validator=attrs.validators.in_(("oracle", "query")))
+    on_best: OnBest | None = None
+    on_step: OnStep | None = None
+    base_model: str = ""
+
+    @checkpoint_every.validator
+    @evaluate_every.validator
+    def _at_least_one(self, attribute: attrs.Attribute[int], value: int) -> None:
+        if value < 1:
+            raise ConfigError(f"{attribute.name}={value} must be >= 1")
 
 
 def initial_weights(decoder: Decoder, config: TrainConfig) -> list[torch.Tensor]:
@@ -44,7 +86,11 @@ def initial_weights(decoder: Decoder, config: TrainConfig) -> list[torch.Tensor]
     if config.init == "random":
         drawn = random_forecast(shape, seed=config.seed, dtype=wide)
         return [w.to(decoder.device) for w in (drawn.own, *drawn.following)]
-    return [query_mean(decoder.query_weight(layer).to(wide), shape) for layer in range(shape.layers)]
+    weights = []
+    for layer in range(shape.layers):
+        with layer_at_hand(decoder, layer):
+            weights.append(query_mean(decoder.query_weight(layer).to(wide), shape))
+    return weights
 
 
 def as_forecast(weights: Sequence[torch.Tensor]) -> ForecastWeights:
@@ -54,83 +100,108 @@ def as_forecast(weights: Sequence[torch.Tensor]) -> ForecastWeights:
 
 def train(
     decoder: Decoder,
-    ids_N: torch.Tensor,
+    data: torch.Tensor | Corpus,
     config: TrainConfig,
+    habits: Habits | None = None,
     *,
-    checkpoint: Path | None = None,
-    checkpoint_every: int = 50,
-    resume: bool = False,
-    on_step: OnStep | None = None,
+    world: World | None = None,
 ) -> TrainResult:
-    """Train every layer's Forecast on windows of a token stream.
+    """Train every layer's Forecast on rows of a corpus.
 
-    ids_N       int [N], N >= config.window; cut into windows, which are read in a seeded order
-    checkpoint  file written every `checkpoint_every` steps and after the last, in one step each
-    resume      go on from `checkpoint` if it exists; the result is that of an uninterrupted run
-    on_step     called as on_step(steps done, loss)
-    raises      ConfigError for too little text or a checkpoint of another run
+    data    tokens of whole documents; a tensor int [N] is one document
+    world   this process among those that share the run; the result is the same on all, up to rounding
+    raises  ConfigError for too little text, a batch that the processes cannot share evenly, or a checkpoint
+            of another run
     """
-    if checkpoint_every < 1:
-        raise ConfigError(f"checkpoint_every={checkpoint_every} must be >= 1")
-    if len(ids_N) < config.window:
-        raise ConfigError(f"the text has {len(ids_N)} tokens, must be >= window={config.window}: add text")
+    habits, world = habits or Habits(), world or World()
+    corpus = data if isinstance(data, Corpus) else Corpus.one(data)
+    if config.batch % world.size:
+        raise ConfigError(f"batch={config.batch} must be a multiple of the number of processes={world.size}")
+    rows = Rows(corpus, window=config.window, mode=config.documents, least=config.first_position + 1)
+    objective = make_objective(config, decoder.dtype)
     weights = [w.clone().requires_grad_() for w in initial_weights(decoder, config)]
-    optimiser = torch.optim.AdamW(weights, lr=config.lr, betas=(0.9, 0.95), weight_decay=0.0)
-    losses: list[float] = []
-    earlier_s = 0.0
-    if resume and checkpoint is not None and checkpoint.exists():
-        saved = read_checkpoint(checkpoint, config, ids_N)
-        losses, earlier_s = saved.restore(weights, optimiser), saved.wall_s
+    optimiser = torch.optim.AdamW(
+        weights, lr=config.lr, betas=(0.9, 0.95), eps=config.eps, weight_decay=config.weight_decay
+    )
+    run = identity(config, corpus.sha256, habits.base_model)
+    history, earlier_s = History(), 0.0
+    if habits.resume and habits.checkpoint is not None and habits.checkpoint.exists():
+        saved = read_checkpoint(habits.checkpoint, run, [w.shape for w in weights])
+        history, earlier_s = saved.restore(weights, optimiser), saved.wall_s
+    draw = Draw(rows, config)
     start = time.perf_counter() - earlier_s
-    for step in range(len(losses), config.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = config.lr_at(step)
-        window_T, positions_Q = draw(ids_N, step, config)
-        losses.append(_step(decoder, window_T.to(decoder.device), positions_Q.to(decoder.device), config, weights))
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        done = step + 1
-        if checkpoint is not None and (done % checkpoint_every == 0 or done == config.steps):
+    for done in range(history.steps + 1, config.steps + 1):
+        by_layer = _fill_gradients(decoder, draw, done - 1, config, weights, objective, world)
+        history.told.append(_update(optimiser, weights, config, done, by_layer))
+        if habits.evaluate is not None and (done % habits.evaluate_every == 0 or done == config.steps):
+            _evaluate(habits, weights, history)
+        if world.leads and habits.checkpoint and (done % habits.checkpoint_every == 0 or done == config.steps):
             spent_s = time.perf_counter() - start
-            write_checkpoint(checkpoint, Checkpoint.take(config, ids_N, weights, optimiser, losses, spent_s))
-        if on_step is not None:
-            on_step(done, losses[-1])
-    return TrainResult(forecast=as_forecast(weights), losses=tuple(losses), wall_s=time.perf_counter() - start)
+            write_checkpoint(habits.checkpoint, Checkpoint.take(run, weights, optimiser, history, spent_s))
+        if habits.on_step is not None:
+            habits.on_step(history.told[-1])
+    return TrainResult(forecast=as_forecast(weights), history=history, wall_s=time.perf_counter() - start)
 
 
-def draw(ids_N: torch.Tensor, step: int, config: TrainConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Window [T] and ascending query positions [Q] of a step, from the seed and the step's number alone.
-
-    Nothing carries over from step to step, so a resumed run draws what an uninterrupted one would.
-    Every window is read once before any is read again.
-    """
-    count = len(ids_N) // config.window
-    turn, at = divmod(step, count)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed((config.seed * 1_000_003 + turn) % 2**63))
-    first = int(order[at]) * config.window
-    source = torch.Generator().manual_seed(((config.seed + 1) * 7_368_787 + step) % 2**63)
-    span = config.window - config.first_position
-    chosen = torch.randperm(span, generator=source)[: config.positions].sort().values
-    return ids_N[first : first + config.window], chosen + config.first_position
+def _evaluate(habits: Habits, weights: Sequence[torch.Tensor], history: History) -> None:
+    assert habits.evaluate is not None
+    forecast = as_forecast(weights)
+    found = habits.evaluate(forecast, history.steps)
+    history.evaluations.append(found)
+    if habits.on_best is not None and history.best(habits.best_by) is found:
+        habits.on_best(forecast, found)
 
 
-def _step(
+def _update(
+    optimiser: torch.optim.Optimizer,
+    weights: Sequence[torch.Tensor],
+    config: TrainConfig,
+    done: int,
+    by_layer: tuple[float, ...],
+) -> Step:
+    """One step of AdamW on the gradients that are there."""
+    lr = config.lr_at(done - 1)
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+    norm = torch.nn.utils.clip_grad_norm_(weights, config.clip or float("inf"))
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return Step(step=done, loss=sum(by_layer) / len(by_layer), lr=lr, norm=float(norm), by_layer=by_layer)
+
+
+def _fill_gradients(
     decoder: Decoder,
-    window_T: torch.Tensor,
-    positions_Q: torch.Tensor,
+    draw: Draw,
+    step: int,
     config: TrainConfig,
     weights: Sequence[torch.Tensor],
-) -> float:
-    """Fill every weight's gradient; returns the mean loss over layers."""
-    total: list[torch.Tensor] = []
+    objective: Objective,
+    world: World,
+) -> tuple[float, ...]:
+    """Fill every weight's gradient with that of the mean loss over the step's rows; returns this by layer.
+
+    All queries of a step weigh alike, whichever row and process they are in.
+    """
+    gradients = [torch.zeros_like(w) for w in weights]
+    losses = weights[0].new_zeros(len(weights))
+    asked = weights[0].new_zeros(1)
 
     def learn(lesson: LayerLesson) -> None:
-        teacher = lesson.teacher()
-        weight = weights[lesson.layer]
-        with torch.enable_grad():
-            loss = block_loss(lesson.student(weight), teacher, lesson.free)
-        (weight.grad,) = torch.autograd.grad(loss, weight)
-        total.append(loss.detach())
+        loss, gradient = layer_gradient(
+            lesson, weights[lesson.layer], objective, chunk_bytes=config.chunk_mib * 2**20
+        )
+        losses[lesson.layer] += loss
+        gradients[lesson.layer] += gradient
 
-    observe(decoder, window_T, positions_Q, config.spec, learn)
-    return float(torch.stack(total).mean())
+    for number in shared_out(config.batch, world.rank, world.size):
+        row, positions_Q = draw(step * config.batch + number)
+        asked += len(positions_Q)
+        observe(
+            decoder, row.ids.to(decoder.device), positions_Q.to(decoder.device), config.spec, learn,
+            lengths=row.lengths,
+        )  # fmt: skip
+    world.add([*gradients, losses, asked])
+    scale = 1 / (float(asked) * decoder.shape.kv_heads)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient.mul_(scale)
+    return tuple(losses.mul_(scale).tolist())

@@ -100,7 +100,7 @@ class DeviceParts:
     x              [B, hidden], the residual stream; zero in inactive places
     query          [B, Hq, D], of the layer that was rotated last; so are
     key, value     [B, Hk, D]
-    forecast_next  [B, Hk, D], of the layer after that one
+    forecast_next  [B, Hk, D], of the layer `lead` after that one
     forecast_own   [B, Hk, D]
     logits         float32 [B, vocab]
     """

@@ -11,9 +11,9 @@ import torch
 
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
-from sparda_core.models.forecast_weights import OWN_KEY, ForecastWeights, following_key
+from sparda_core.models.forecast_weights import ForecastWeights, following_key, own_key
 from sparda_core.models.model import Model
-from sparda_core.models.weights import expected_shapes
+from sparda_core.models.weights import expected_tensors
 from sparda_core.shapes import ModelShape
 
 
@@ -22,7 +22,8 @@ class DrawnWeights(Mapping[str, torch.Tensor]):
     """A checkpoint that holds no tensor: each is drawn when it is asked for, the same every time.
 
     A decoder that takes it layer by layer never has much more than itself in memory. Matrices are normal with a
-    deviation of 1 / sqrt(fan in), so that activations stay finite through any number of layers; norms are near 1.
+    deviation of 1 / sqrt(fan in), so that activations stay finite through any number of layers; norms are near 1,
+    biases near 0.
     A name and a seed settle a tensor on one kind of device; another kind draws others.
     """
 
@@ -30,17 +31,18 @@ class DrawnWeights(Mapping[str, torch.Tensor]):
     seed: int
     dtype: torch.dtype
     device: torch.device
+    config: DecoderConfig | None = None
     sizes: Mapping[str, tuple[int, ...]] = attrs.field(init=False)
 
     @sizes.default
     def _expected(self) -> Mapping[str, tuple[int, ...]]:
-        return expected_shapes(self.shape)
+        return expected_tensors(self.config or DecoderConfig(shape=self.shape))
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Draw the tensor called `name`."""
         size = self.sizes[name]
         drawn = self.draw(name, size)
-        return drawn.mul_(0.1).add_(1) if len(size) == 1 else drawn
+        return drawn.mul_(0.1).add_(0 if name.endswith(".bias") else 1) if len(size) == 1 else drawn
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.sizes)
@@ -63,20 +65,25 @@ def synthetic_model(
     dtype: torch.dtype,
     seed: int = 0,
     forecast: bool = True,
+    lead: int = 1,
     config: DecoderConfig | None = None,
 ) -> Model:
     """A random model with a Forecast that knows nothing, no tokenizer. At its peak it takes about a tenth more.
 
+    lead    of the Forecast
     config  constants of the model; of `shape`, with plain Llama's, if None
     """
-    weights = DrawnWeights(shape, seed, dtype, torch.device(device))
+    weights = DrawnWeights(shape, seed, dtype, torch.device(device), config)
     size = (shape.kv_heads * shape.head_dim, shape.hidden)
-    following = tuple(weights.draw(following_key(layer), size) for layer in range(shape.layers - 1)) if forecast else ()
-    own = weights.draw(OWN_KEY, size) if forecast else None
+    projections: ForecastWeights | None = None
+    if forecast:
+        names = [*map(own_key, range(lead)), *map(following_key, range(shape.layers - lead))]
+        drawn = [weights.draw(name, size) for name in names]
+        projections = ForecastWeights.of(drawn, lead=lead, metadata={"init": "random"})
     decoder = Decoder(
         config or DecoderConfig(shape=shape),
         weights,
-        forecast=None if own is None else ForecastWeights(following=following, own=own, metadata={"init": "random"}),
+        forecast=projections,
         source=f"random weights of {shape.name}",
     )
     return Model(name=shape.name, decoder=decoder)

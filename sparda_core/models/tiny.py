@@ -10,7 +10,7 @@ from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights
 from sparda_core.models.model import Model
-from sparda_core.models.weights import expected_shapes
+from sparda_core.models.weights import expected_tensors
 from sparda_core.shapes import ModelShape
 
 TINY_SHAPE = ModelShape(
@@ -27,17 +27,23 @@ TINY_SHAPE = ModelShape(
 )
 
 
-def random_weights(shape: ModelShape, *, seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Every tensor of `shape` by its checkpoint name: normal / sqrt(fan in), norms near 1."""
+def random_weights(
+    shape: ModelShape, *, seed: int, dtype: torch.dtype, config: DecoderConfig | None = None
+) -> dict[str, torch.Tensor]:
+    """Every tensor of `shape` by its checkpoint name: normal / sqrt(fan in), norms near 1, biases near 0.
+
+    config  of a family that has more tensors than a plain Llama
+    """
     source = torch.Generator().manual_seed(seed)
     tensors = {}
-    for name, size in expected_shapes(shape).items():
+    for name, size in expected_tensors(config or DecoderConfig(shape=shape)).items():
         drawn = torch.randn(size, generator=source, dtype=torch.float64)
-        tensors[name] = (1 + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1])).to(dtype)
+        middle = 0 if name.endswith(".bias") else 1
+        tensors[name] = (middle + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1])).to(dtype)
     return tensors
 
 
-def random_forecast(shape: ModelShape, *, seed: int, dtype: torch.dtype) -> ForecastWeights:
+def random_forecast(shape: ModelShape, *, seed: int, dtype: torch.dtype, lead: int = 1) -> ForecastWeights:
     """Forecast weights of the right shapes that know nothing: uniform in +-1/sqrt(hidden)."""
     source = torch.Generator().manual_seed(seed)
     size = (shape.kv_heads * shape.head_dim, shape.hidden)
@@ -46,8 +52,9 @@ def random_forecast(shape: ModelShape, *, seed: int, dtype: torch.dtype) -> Fore
         unit = torch.rand(size, generator=source, dtype=torch.float64)
         return ((2 * unit - 1) / math.sqrt(shape.hidden)).to(dtype)
 
-    following = tuple(draw() for _ in range(shape.layers - 1))
-    return ForecastWeights(following=following, own=draw(), metadata={"init": "random", "seed": seed})
+    following = [draw() for _ in range(shape.layers - lead)]
+    own = [draw() for _ in range(lead)]
+    return ForecastWeights.of((*own, *following), lead=lead, metadata={"init": "random", "seed": seed})
 
 
 def tiny_model(
@@ -56,10 +63,14 @@ def tiny_model(
     dtype: torch.dtype = torch.float32,
     *,
     forecast: bool = True,
+    lead: int = 1,
     device: torch.device | str = "cpu",
 ) -> Model:
-    """A random model of any shape, the same for the same seed; no tokenizer. Float64 is fine."""
+    """A random model of any shape, the same for the same seed; no tokenizer. Float64 is fine.
+
+    lead  of its Forecast
+    """
     weights = {name: w.to(device) for name, w in random_weights(shape, seed=seed, dtype=dtype).items()}
-    projections = random_forecast(shape, seed=seed + 1, dtype=dtype) if forecast else None
+    projections = random_forecast(shape, seed=seed + 1, dtype=dtype, lead=lead) if forecast else None
     config = DecoderConfig(shape=shape, eos_id=0)
     return Model(name=shape.name, decoder=Decoder(config, weights, forecast=projections))

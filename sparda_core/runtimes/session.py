@@ -21,6 +21,7 @@ from sparda_core.runtimes.adopt import adopt_row, take_snapshot
 from sparda_core.runtimes.copy_lane import CopyLane
 from sparda_core.runtimes.decode_step import Counts, DecodeState, DecodeStep
 from sparda_core.runtimes.executor import Executor
+from sparda_core.runtimes.forecasts import check_forecast
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
 from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions, compute_threads, cores
@@ -286,8 +287,4 @@ def _numpy_dtype(dtype: torch.dtype) -> Any:
 def _check(model: Any, runtime: Runtime, selector: Selector) -> None:
     if runtime.engine != "thread":
         raise ConfigError(f"engine={runtime.engine!r} needs a GPU; on a CPU use engine='thread'")
-    if "forecast" in selector.needs and not model.has_forecast:
-        raise ConfigError(
-            f"selector={selector.name!r} needs Forecast weights and the model has none: "
-            "train them with `sparda train`, load them with forecast=FILE, or choose selector 'query'"
-        )
+    check_forecast(model, selector)

@@ -91,7 +91,8 @@ class Steps(Generic[StateT]):
 
     def _project(self, op: Op, state: StateT) -> None:
         made = state.projections = self.model.project(op.layer, state.x, state.rotation)
-        state.forecasts[op.layer + 1] = made.forecast_next
+        if made.forecast_next is not None:
+            state.forecasts[op.layer + self.model.forecast_lead] = made.forecast_next
         if made.forecast_own is not None:
             state.forecasts[op.layer] = made.forecast_own
 

@@ -19,10 +19,12 @@ from sparda_core.work import Work, WorkContext
 class Forecast(ScoringDeclaration):
     """Layer l's Forecast, one head per KV head, dotted with layer l + lead's entries and max-pooled to blocks.
 
-    No softmax and no scale: neither changes the order within one head. The first layers select with
-    their own Forecast. Source: SparDA, section 3.
+    No softmax and no scale: neither changes the order within one head. The first `lead` layers, which no layer is
+    early enough before, stay on the device and select with a Forecast of their own. Source: SparDA, section 3, whose
+    lead is 1; longer ones are ours.
 
-    lead  layers between selecting and attending; others than 1 can be predicted, but nobody has trained one
+    lead  layers between selecting and attending: that of the model's Forecast weights where `compose` is given a
+          model and no lead. A session refuses another one; a prediction takes any, 0 included
     """
 
     name: ClassVar[str] = "forecast"
@@ -41,21 +43,22 @@ class Forecast(ScoringDeclaration):
         return work(op, facts, context)
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
-        """The tensor half; it keeps no state. Raises ConfigError for a lead that no Forecast was trained for."""
+        """The tensor half; it keeps no state. Raises ConfigError at lead 0, for which there are no Forecasts."""
         self._require_trained()
         from sparda_core.selectors.tensors.forecast import BoundForecast
 
         return BoundForecast()
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
-        """The GPU half; it keeps no state. Raises ConfigError for a lead that no Forecast was trained for."""
+        """The GPU half; it keeps no state. Raises ConfigError at lead 0, for which there are no Forecasts."""
         self._require_trained()
         from sparda_core.selectors.device.forecast import DeviceForecast
 
         return DeviceForecast(room)
 
     def _require_trained(self) -> None:
-        if self.lead != 1:
+        if self.lead < 1:
             raise ConfigError(
-                f"lead={self.lead} can be predicted but not run: Forecasts are trained one layer ahead; use lead=1"
+                f"lead={self.lead} can be predicted but not run: a Forecast looks at least one layer ahead; "
+                "use lead=1 or more, or selector 'query'"
             )

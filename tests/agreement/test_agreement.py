@@ -36,9 +36,10 @@ RUNTIMES: dict[str, tuple[str, dict[str, Any]]] = {
     "prefetch-lru": ("offload-prefetch", {"policy": "lru", "slots": 9}),
     "prefetch-resident-2": ("offload-prefetch", {"resident_layers": 2}),
 }
-#: Selector -> the runtimes that it fits with.
+#: Selector -> the runtimes that it fits with. A number behind it is the lead of the model's Forecast.
 SELECTORS = {
     "forecast": tuple(RUNTIMES),
+    "forecast 2": tuple(RUNTIMES),
     "random": tuple(RUNTIMES),
     "window": tuple(RUNTIMES),
     "infinigen": tuple(RUNTIMES),
@@ -56,14 +57,15 @@ class _Machine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 3))
     def open(self, seed: int) -> None:
-        self.model = tiny_model(SHAPE, seed=seed, dtype=torch.float64, forecast=True)
+        selector, _, lead = self.selector.partition(" ")
+        self.model = tiny_model(SHAPE, seed=seed, dtype=torch.float64, lead=int(lead or 1))
         self.sessions: dict[str, Any] = {}
         self.chosen: dict[str, dict[int, torch.Tensor]] = {}
         for name in SELECTORS[self.selector]:
             runtime, options = RUNTIMES[name]
             pair = compose(
-                self.model, self.selector, runtime, spec=SPEC, runtime_options=options,
-                selector_options=OPTIONS.get(self.selector), page_blocks=2,
+                self.model, selector, runtime, spec=SPEC, runtime_options=options,
+                selector_options=OPTIONS.get(selector), page_blocks=2,
             )  # fmt: skip
             session = self.sessions[name] = pair.open_cpu()
             self.chosen[name] = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from sparda_core.distill.command import add_arguments, command_line, run
+from sparda_core.distill.options import FIELDS, config_of
 from sparda_core.distill.report import machine
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.models.forecast_weights import load_forecast
@@ -31,6 +33,7 @@ def parsed(folder: Path, *extra: str) -> argparse.Namespace:
     options = {
         "--out": folder / "out.safetensors", "--model": folder / "small.gguf", "--text": folder / "text.txt",
         "--steps": 3, "--window": 512, "--first-position": 384, "--positions": 16, "--recall-window": 0,
+        "--evaluate-windows": 0, "--held-out": 0,
     }  # fmt: skip
     return parser.parse_args([*(str(part) for pair in options.items() for part in pair), *extra])
 
@@ -39,7 +42,7 @@ def test_training_writes_a_forecast_that_loads_and_says_how_it_was_made(folder: 
     assert run(parsed(folder, "--init", "random", "--seed", "7")) == 0
     forecast = load_forecast(folder / "out.safetensors", SMALL)
     assert forecast.metadata["base_model"] == "small"
-    assert forecast.metadata["documents"] == ["text.txt"]
+    assert (forecast.metadata["documents_read"], forecast.metadata["document_names"]) == (1, ["text.txt"])
     assert len(forecast.metadata["data_sha256"]) == 64
     assert (forecast.metadata["steps"], forecast.metadata["seed"]) == (3, 7)
     assert forecast.metadata["device"] == "cpu"
@@ -52,21 +55,16 @@ def test_the_recorded_command_makes_the_same_run_again(folder: Path) -> None:
     args = parsed(folder, "--seed", "3", "--lr", "0.001", "--device", "cuda:1", "--dtype", "float32")
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    again = parser.parse_args(command_line(args).split()[2:])
-    left_out = {
-        "out",
-        "model",
-        "text",
-        "threads",
-        "checkpoint",
-        "checkpoint_every",
-        "resume",
-        "results",
-        "recall_window",
-    }
-    decisive = vars(args).keys() - left_out
-    assert {"steps", "window", "positions", "first_position", "lr", "seed", "init", "dtype", "device"} <= decisive
-    assert {name: vars(again)[name] for name in decisive} == {name: vars(args)[name] for name in decisive}
+    again = parser.parse_args(shlex.split(command_line(args))[2:])
+    assert config_of(again) == config_of(args)
+    same = ("dtype", "device", "held_out", "pattern", "column", "split", "sink", "local", "block", "budget", "entries")
+    assert {name: vars(again)[name] for name in same} == {name: vars(args)[name] for name in same}
+    running = {
+        "out", "model", "text", "dataset", "mds", "source_tokenizer", "cache", "threads", "shard_model", "checkpoint",
+        "checkpoint_every", "resume", "evaluate_every", "evaluate_windows", "best_by", "tensorboard", "results",
+        "recall_window", "plan", "shape", "json",
+    }  # fmt: skip
+    assert vars(args).keys() == {*running, *same, *FIELDS}
 
 
 def test_the_machine_of_a_report_names_the_gpu_only_where_one_was_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from sparda_core.distill.history import Step
 from sparda_core.distill.lesson import LayerLesson, observe
-from sparda_core.distill.train import draw, initial_weights, train
+from sparda_core.distill.rows import Corpus, Draw, Rows
+from sparda_core.distill.train import Habits, initial_weights, train
 from sparda_core.errors import ConfigError
+from sparda_core.models.files import read_metadata
 from sparda_core.models.forecast_weights import query_mean
 from tests.distill.toy import SHAPE, SPEC, toy_config, toy_model, toy_stream
 
@@ -38,22 +42,15 @@ def test_a_killed_run_that_is_resumed_ends_exactly_as_an_uninterrupted_one(tmp_p
     config, stream, path = toy_config(), toy_stream(), tmp_path / "run.checkpoint"
     whole = train(toy_model().decoder, stream, config)
 
-    def kill(done: int, _loss: float) -> None:
-        if done == killed_at:
+    def kill(told: Step) -> None:
+        if told.step == killed_at:
             raise KilledError
 
     with pytest.raises(KilledError):
-        train(toy_model().decoder, stream, config, checkpoint=path, checkpoint_every=2, on_step=kill)
+        train(toy_model().decoder, stream, config, Habits(checkpoint=path, checkpoint_every=2, on_step=kill))
     steps: list[int] = []
-    resumed = train(
-        toy_model().decoder,
-        stream,
-        config,
-        checkpoint=path,
-        checkpoint_every=2,
-        resume=True,
-        on_step=lambda done, _loss: steps.append(done),
-    )
+    habits = Habits(checkpoint=path, checkpoint_every=2, resume=True, on_step=lambda told: steps.append(told.step))
+    resumed = train(toy_model().decoder, stream, config, habits)
     assert steps[0] == killed_at // 2 * 2 + 1
     assert resumed.losses == whole.losses
     assert torch.equal(resumed.forecast.own, whole.forecast.own)
@@ -65,17 +62,32 @@ def test_a_killed_run_that_is_resumed_ends_exactly_as_an_uninterrupted_one(tmp_p
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.checkpoint"
     decoder = toy_model().decoder
-    train(decoder, toy_stream(), toy_config(steps=2), checkpoint=path)
-    with pytest.raises(ConfigError, match=r"another run: lr, steps differ"):
-        train(decoder, toy_stream(), toy_config(steps=3, lr=0.1), checkpoint=path, resume=True)
-    with pytest.raises(ConfigError, match="tokens_sha256"):
-        train(decoder, toy_stream(400), toy_config(steps=2), checkpoint=path, resume=True)
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ConfigError, match="cannot be read"):
-        train(decoder, toy_stream(), toy_config(steps=2), checkpoint=path, resume=True)
+    train(decoder, toy_stream(), toy_config(steps=2), Habits(checkpoint=path, base_model="toy"))
+    again = Habits(checkpoint=path, resume=True, base_model="toy")
+    for stream, changes, habits, said in (
+        (toy_stream(), {"steps": 3, "lr": 0.1}, again, "another run: lr, steps differ"),
+        (toy_stream(400), {}, again, "data_sha256"),
+        (toy_stream(), {}, Habits(checkpoint=path, resume=True, base_model="other"), "base_model"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            train(decoder, stream, toy_config(**{"steps": 2, **changes}), habits)
+    whole = path.read_bytes()
+    for broken in (whole[:200], whole[:-1], b"", b"x" * 500):
+        path.write_bytes(broken)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            train(decoder, toy_stream(), toy_config(steps=2), again)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match="cannot be written"):
-        train(decoder, toy_stream(), toy_config(steps=1), checkpoint=tmp_path / "file" / "x")
+        train(decoder, toy_stream(), toy_config(steps=1), Habits(checkpoint=tmp_path / "file" / "x"))
+
+
+def test_a_checkpoint_says_in_json_what_it_is_of(tmp_path: Path) -> None:
+    path = tmp_path / "run.checkpoint"
+    train(toy_model().decoder, toy_stream(), toy_config(steps=2), Habits(checkpoint=path, base_model="toy"))
+    about = json.loads(read_metadata(path)["sparda"])
+    assert (about["step"], about["base_model"], about["objective"]) == (2, "toy", "block")
+    assert about["block_spec"]["block"] == SPEC.block
+    assert about["data_sha256"] == Corpus.one(toy_stream()).sha256
 
 
 def test_only_the_layer_that_is_forecast_learns_from_its_loss_and_the_model_stays_as_it_was() -> None:
@@ -124,12 +136,13 @@ def test_a_lesson_shows_the_layer_before_and_the_decoders_own_forecast_agrees_wi
 
 
 def test_every_window_is_read_once_before_any_is_read_again() -> None:
-    config, stream = toy_config(), torch.arange(500)
-    starts = [int(draw(stream, step, config)[0][0]) for step in range(10)]
+    config = toy_config()
+    draw = Draw(Rows(Corpus.one(torch.arange(500)), window=96, mode="packed", least=41), config)
+    starts = [int(draw(step)[0].ids[0]) for step in range(10)]
     assert sorted(starts[:5]) == sorted(starts[5:]) == [0, 96, 192, 288, 384]
     for step in range(5):
-        window_T, positions_Q = draw(stream, step, config)
-        assert len(window_T) == 96
+        row, positions_Q = draw(step)
+        assert (len(row.ids), row.lengths) == (96, (96,))
         assert positions_Q.tolist() == sorted(set(positions_Q.tolist()))
         assert (len(positions_Q), int(positions_Q.min()) >= 40, int(positions_Q.max()) < 96) == (24, True, True)
 
@@ -149,11 +162,15 @@ def test_impossible_runs_are_refused(changes: dict[str, float], said: str) -> No
 
 
 def test_too_little_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match="95 tokens, must be >= window=96"):
-        train(toy_model().decoder, toy_stream(95), toy_config())
+    with pytest.raises(ConfigError, match=r"95 tokens.*needs >= 96"):
+        train(toy_model().decoder, toy_stream(95), toy_config(documents="joined"))
+    with pytest.raises(ConfigError, match=r"40 tokens.*needs >= 41"):
+        train(toy_model().decoder, toy_stream(40), toy_config())
 
 
 def test_the_learning_rate_warms_up_and_ends_at_its_floor() -> None:
+    constant = toy_config(steps=100, warmup=10, lr=1.0, schedule="constant")
+    assert [constant.lr_at(step) for step in (0, 9, 10, 99)] == pytest.approx([0.1, 1, 1, 1])
     config = toy_config(steps=100, warmup=10, lr=1.0)
     rates = [config.lr_at(step) for step in range(101)]
     assert rates[0] == pytest.approx(0.1)

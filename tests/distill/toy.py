@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from sparda_core.distill.config import TrainConfig
@@ -25,11 +27,11 @@ def toy_model() -> Model:
     return Model(name="toy", decoder=Decoder(DecoderConfig(shape=SHAPE), sharp))
 
 
-def toy_config(**changes: float | str) -> TrainConfig:
-    options: dict[str, object] = {
+def toy_config(**changes: Any) -> TrainConfig:
+    options: dict[str, Any] = {
         "spec": SPEC, "steps": 12, "window": 96, "positions": 24, "first_position": 40, "lr": 0.05, "warmup": 2,
     }  # fmt: skip
-    return TrainConfig(**(options | changes))  # type: ignore[arg-type]
+    return TrainConfig(**(options | changes))
 
 
 def toy_stream(tokens: int = 500) -> torch.Tensor:

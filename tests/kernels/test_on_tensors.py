@@ -19,13 +19,16 @@ VALUES = torch.tensor([-INF, NAN, -1.5, 0.0, 0.5, 2.0, 3.0])
 
 
 @given(
-    entries=st.integers(0, 30), blocks=st.integers(0, 9), per_block=st.integers(1, 5), seed=st.integers(0, 99)
-)
-def test_pooling_at_once_is_pooling_block_by_block(entries: int, blocks: int, per_block: int, seed: int) -> None:
+    entries=st.integers(0, 30), blocks=st.integers(0, 9), per_block=st.integers(1, 5), spill=st.integers(0, 7),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_pooling_at_once_is_pooling_block_by_block(
+    entries: int, blocks: int, per_block: int, spill: int, seed: int
+) -> None:
     made = torch.Generator().manual_seed(seed)
     scores = VALUES[torch.randint(len(VALUES), (2, 3, entries), generator=made)]
-    want = pool.pool_blocks(scores, per_block=per_block, blocks=blocks)
-    assert torch.equal(pool_blocks(scores, per_block=per_block, blocks=blocks), want)
+    want = pool.pool_blocks(scores, per_block=per_block, blocks=blocks, spill=spill)
+    assert torch.equal(pool_blocks(scores, per_block=per_block, blocks=blocks, spill=spill), want)
 
 
 @settings(deadline=None, max_examples=12)

@@ -14,6 +14,7 @@ from sparda_core.models.forecast_weights import (
     ForecastWeights,
     following_key,
     load_forecast,
+    own_key,
     query_mean,
     save_forecast,
 )
@@ -54,6 +55,44 @@ def test_a_projection_of_the_last_layer_is_allowed_and_ignored(tmp_path: Path) -
     saved(path)
     save_file(load_file(path) | {following_key(TINY_SHAPE.layers - 1): torch.zeros(16, 32)}, path)
     assert len(load_forecast(path, TINY_SHAPE).following) == TINY_SHAPE.layers - 1
+
+
+def test_a_longer_lead_comes_back_from_its_metadata_with_an_own_projection_for_each_of_the_first_layers(
+    tmp_path: Path,
+) -> None:
+    path, want = tmp_path / "two.safetensors", random_forecast(TINY_SHAPE, seed=4, dtype=torch.float32, lead=2)
+    save_forecast(path, want, dtype=torch.float32)
+    assert set(load_file(path)) == {own_key(0), own_key(1), following_key(0)}
+    got = load_forecast(path, TINY_SHAPE)
+    assert got.lead == got.metadata["lead"] == 2
+    assert all(torch.equal(a, b) for a, b in zip(got.by_target, want.by_target, strict=True))
+    tensors = load_file(path)
+    save_file({k: v for k, v in tensors.items() if k != own_key(1)}, path, {"sparda": '{"lead": 2}'})
+    with pytest.raises(WeightsError, match=r"missing \(model\.layers\.1\.self_attn\.q_curr_proj\.weight\); train"):
+        load_forecast(path, TINY_SHAPE)
+
+
+@pytest.mark.parametrize("lead", ["0", "3", "2.0", "true", '"2"', "null"])
+def test_a_lead_that_no_layer_can_have_is_refused(tmp_path: Path, lead: str) -> None:
+    path = tmp_path / "forecast.safetensors"
+    saved(path)
+    save_file(load_file(path), path, {"sparda": f'{{"lead": {lead}}}'})
+    with pytest.raises(WeightsError, match=r"lead=.*must be an integer from 1 to 2 for layers=3"):
+        load_forecast(path, TINY_SHAPE)
+
+
+def test_a_file_of_another_lead_than_its_metadata_says_is_refused_and_not_read_as_something_else(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "forecast.safetensors"
+    save_forecast(path, random_forecast(TINY_SHAPE, seed=4, dtype=torch.float32, lead=2))
+    save_file(load_file(path), path)
+    with pytest.raises(WeightsError, match=r"lead=1.*it holds model\.layers\.1\.self_attn\.q_curr_proj"):
+        load_forecast(path, TINY_SHAPE)
+    saved(path)
+    save_file(load_file(path), path, {"sparda": '{"lead": 2}'})
+    with pytest.raises(WeightsError, match=r"1 tensors are missing \(model\.layers\.1\.self_attn\.q_curr_proj"):
+        load_forecast(path, TINY_SHAPE)
 
 
 def test_absent_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ def softmax(logits: list[float]) -> list[float]:
     return [power / total for power in powers]
 
 
-def pooled(scores: list[float], *, per_block: int, blocks: int) -> list[float]:
-    """Best of the scores in a block and the one before it."""
+def pooled(scores: list[float], *, per_block: int, blocks: int, before: int) -> list[float]:
+    """Best of the scores in a block and of so many before it."""
     return [
-        max(scores[max(0, per_block * b - 1) : per_block * (b + 1)], default=-math.inf) for b in range(blocks)
+        max(scores[max(0, per_block * b - before) : per_block * (b + 1)], default=-math.inf) for b in range(blocks)
     ]  # fmt: skip
 
 
@@ -42,19 +42,21 @@ def query_scores(query_GD: torch.Tensor, keys_ND: torch.Tensor, position: int, s
     seen = entries(keys_ND[: position + 1], spec)
     shares = [softmax([float(q @ kc) / math.sqrt(q.numel()) for kc in seen]) for q in query_GD]
     totals = [sum(share[c] for share in shares) for c in range(len(seen))]
-    return pooled(totals, per_block=spec.entries_per_block, blocks=position // spec.block + 1)
+    blocks, before = position // spec.block + 1, spec.window // spec.stride - 1
+    return pooled(totals, per_block=spec.entries_per_block, blocks=blocks, before=before)
 
 
 def dot_scores(f_D: torch.Tensor, keys_ND: torch.Tensor, position: int, spec: BlockSpec) -> list[float]:
     """Dot products with entries, pooled."""
     totals = [float(f_D @ kc) for kc in entries(keys_ND[: position + 1], spec)]
-    return pooled(totals, per_block=spec.entries_per_block, blocks=position // spec.block + 1)
+    blocks, before = position // spec.block + 1, spec.window // spec.stride - 1
+    return pooled(totals, per_block=spec.entries_per_block, blocks=blocks, before=before)
 
 
 def token_scores(query_GD: torch.Tensor, keys_ND: torch.Tensor, position: int, spec: BlockSpec) -> list[float]:
     """Token logits summed over the group, pooled over the block and the token before it."""
     totals = [float(sum(q @ key for q in query_GD)) for key in keys_ND[: position + 1]]
-    return pooled(totals, per_block=spec.block, blocks=position // spec.block + 1)
+    return pooled(totals, per_block=spec.block, blocks=position // spec.block + 1, before=1)
 
 
 def mass(query_GD: torch.Tensor, keys_ND: torch.Tensor, position: int, spec: BlockSpec) -> list[float]:

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any], int | None], ...]] = {
         ("entry-raw", {"scoring": "entry-raw"}, None),
         ("entry-softmax", {"scoring": "entry-softmax"}, None),
     ),
-    "forecast": (("early", {}, None),),
+    "forecast": (("early", {}, None), ("two-early", {"lead": 2}, None)),
     "oracle": (("own", {}, None),),
     "random": (("early", {"seed": 5}, 1), ("own", {}, 0), ("two-early", {}, 2)),
     "window": (("early", {}, 1), ("own", {}, 0)),

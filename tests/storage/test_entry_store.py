@@ -21,6 +21,7 @@ SPECS = {
     "window 2 strides": BlockSpec(block=8, window=4, stride=2, local=1, sink=0, budget=4),
     "window 1 stride": BlockSpec(block=6, window=3, stride=3, local=1, sink=0, budget=4),
     "window 4 strides": BlockSpec(block=8, window=8, stride=2, local=1, sink=0, budget=4),
+    "every token": BlockSpec(block=4, window=1, stride=1, local=1, sink=0, budget=4),
     "stride 1": BlockSpec(block=4, window=3, stride=1, local=1, sink=0, budget=4),
 }
 Floats = npt.NDArray[Any]

@@ -14,7 +14,7 @@ class FusedHeads:
     """Heads in one row of a layer's fused product: [q | k | forecast_next? | forecast_own? | v], each D values.
 
     q, kv               query heads Hq, KV heads Hk
-    has_next, has_own   whether Hk Forecast heads for the next layer, for this layer, are among them
+    has_next, has_own   whether Hk Forecast heads for a later layer, for this layer, are among them
     """
 
     q: int

@@ -26,11 +26,11 @@ def embed_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
 def project_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     """Norm, then query, key, value and Forecast rows in one product, then rotary embedding (three launches).
 
-    With a Forecast every layer but the last adds Hk heads for the next layer, and the first one Hk more for
-    itself (SparDA, section 3).
+    With a Forecast every layer but the last `lead` adds Hk heads for the layer that it forecasts, and the first
+    `lead` Hk more for themselves (SparDA, section 3, at lead 1).
     """
-    shape = context.shape
-    forecasts = (op.layer < shape.layers - 1) + (op.layer == 0) if context.forecast else 0
+    shape, lead = context.shape, context.forecast_lead
+    forecasts = (op.layer + lead < shape.layers) + (op.layer < lead) if context.forecast else 0
     heads = shape.q_heads + (2 + forecasts) * shape.kv_heads
     return product_work(new_token_count(facts), shape.hidden, heads * shape.head_dim, context, launches=3)
 

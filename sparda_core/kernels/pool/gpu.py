@@ -15,7 +15,7 @@ from sparda_core.kernels.pool import tiles
 
 def pooled_dots(
     query: torch.Tensor, keys: torch.Tensor, position: torch.Tensor, out: torch.Tensor, *,
-    block: int, window: int, stride: int, unseen: int, scale: float = 1.0,
+    block: int, window: int, stride: int, unseen: int, spill: int | None = None, scale: float = 1.0,
     early: int = AT_END,
 ) -> None:  # fmt: skip
     """Score every block up to each row's current one by its best key; one launch, every key read once.
@@ -23,23 +23,36 @@ def pooled_dots(
     query     float [B, Hq, w]; the group's Hq / Hk queries are added up in float32 and multiplied by `scale`
     keys      float [B, Hk, N, w], key n covers tokens stride * n .. stride * n + window - 1
     position  int32 [B], of each place's token; -1: nothing is written
-    out       float32 [B, Hk, M]; block b takes the largest of keys R * b - 1 .. R * b + R - 1 with R = block /
+    out       float32 [B, Hk, M]; block b takes the largest of keys R * b - spill .. R * b + R - 1 with R = block /
               stride, among those whose last token is at or before position - unseen (a NaN product does not
               count); -inf without one. Blocks after the current one are left as they are.
     block     tokens a block, a multiple of `stride`
+    spill     keys before a block that count for it, at most R; None: those that touch it, window / stride - 1
     early     see `kernels.early`; position must not be the previous kernel's doing, nor keys, where unseen > 0
     Last axes must be contiguous, leading strides are free. Raises ConfigError on what does not fit.
     """
     heads = check_scoring(query, keys, position, out)
     group, width, reach, blocks = query.shape[1] // heads, keys.shape[3], block // stride, out.shape[2]
+    spill = check_spill(window, stride, reach) if spill is None else spill
     rows, each = query.shape[0] * heads, tiles.block_bytes(reach, width, keys.element_size())
     tile = tiles.tile_blocks(blocks, rows, each, sm_count(keys.device))
     _pooled_dots_kernel[(triton.cdiv(blocks, tile), rows)](
         query, keys, position, out, query.stride(0), query.stride(1), *keys.stride()[:3], out.stride(0), out.stride(1),
         keys.shape[2], blocks, unseen, scale, HEADS=heads, GROUP=group, GROUP_PAD=padded(group), WIDTH=width,
-        WIDTH_PAD=padded(width), REACH=reach, REACH_PAD=padded(reach), WINDOW=window, STRIDE=stride, TILE=tile,
-        OLD=int(unseen > 0), num_warps=tiles.WARPS, **launch_early(early),
+        WIDTH_PAD=padded(width), REACH=reach, REACH_PAD=padded(reach), SPILL=spill, SPILL_PAD=padded(max(1, spill)),
+        WINDOW=window, STRIDE=stride, TILE=tile, OLD=int(unseen > 0), num_warps=tiles.WARPS, **launch_early(early),
     )  # fmt: skip
+
+
+def check_spill(window: int, stride: int, reach: int) -> int:
+    """Keys before a block that touch it; raises ConfigError where they lie in more than the block before."""
+    spill = window // stride - 1
+    if spill > reach:
+        raise ConfigError(
+            f"window={window} must be <= block + stride = {(reach + 1) * stride} on a GPU, so that an entry reaches "
+            "into the next block and no further: narrow the window, widen the block, or run on a CPU"
+        )
+    return spill
 
 
 def check_scoring(query: torch.Tensor, keys: torch.Tensor, position: torch.Tensor, out: torch.Tensor) -> int:
@@ -67,18 +80,21 @@ def visible_keys(at, unseen, held, WINDOW: tl.constexpr, STRIDE: tl.constexpr):
 
 
 @triton.jit
-def best_of_blocks(b_score, b_edge, REACH: tl.constexpr):
-    """Best key of each block: its own, and the last of the block before.
+def best_of_blocks(b_score, b_edge, REACH: tl.constexpr, SPILL: tl.constexpr):
+    """Best key of each block: its own, and the last SPILL of the block before.
 
     b_score  [TILE, REACH_PAD], -inf where there is no key
-    b_edge   scalar, score of the key before the tile
+    b_edge   scalar, best of the SPILL keys before the tile; not looked at where there are none
     """
     TILE: tl.constexpr = b_score.shape[0]
-    o_m = tl.arange(0, TILE)
-    o_r = tl.arange(0, b_score.shape[1])
-    b_last = tl.max(tl.where((o_r == REACH - 1)[None, :], b_score, float("-inf")), axis=1)  # [TILE]
-    b_before = tl.gather(b_last, tl.maximum(o_m - 1, 0), axis=0)
-    return tl.maximum(tl.max(b_score, axis=1), tl.where(o_m == 0, b_edge, b_before))
+    b_best = tl.max(b_score, axis=1)
+    if SPILL > 0:
+        o_m = tl.arange(0, TILE)
+        o_r = tl.arange(0, b_score.shape[1])
+        b_last = tl.max(tl.where((o_r >= REACH - SPILL)[None, :], b_score, float("-inf")), axis=1)  # [TILE]
+        b_before = tl.gather(b_last, tl.maximum(o_m - 1, 0), axis=0)
+        b_best = tl.maximum(b_best, tl.where(o_m == 0, b_edge, b_before))
+    return b_best
 
 
 @triton.jit
@@ -91,8 +107,8 @@ def known(b_score, m_n):
 def _pooled_dots_kernel(
     query, keys, position, out, query_b, query_h, keys_b, keys_h, keys_n, out_b, out_h, held, blocks, unseen, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
-    REACH: tl.constexpr, REACH_PAD: tl.constexpr, WINDOW: tl.constexpr, STRIDE: tl.constexpr, TILE: tl.constexpr,
-    OLD: tl.constexpr, EARLY: tl.constexpr,
+    REACH: tl.constexpr, REACH_PAD: tl.constexpr, SPILL: tl.constexpr, SPILL_PAD: tl.constexpr,
+    WINDOW: tl.constexpr, STRIDE: tl.constexpr, TILE: tl.constexpr, OLD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b = (tl.program_id(1) // HEADS).to(tl.int64)
     i_h = (tl.program_id(1) % HEADS).to(tl.int64)
@@ -110,10 +126,13 @@ def _pooled_dots_kernel(
     m_n = (o_r < REACH)[None, :] & (o_n < visible)
     p_tile = p_keys + (o_n.to(tl.int64) * keys_n)[:, :, None] + o_d[None, None, :]
     b_keys = tl.load(p_tile, mask=m_n[:, :, None] & m_d[None, None, :], other=0.0)  # [TILE, REACH_PAD, WIDTH_PAD]
-    # The key before the tile reaches into its first block: read here once more, alone.
-    edge = first * REACH - 1
-    m_edge = (edge >= 0) & (edge < visible)
-    b_key = tl.load(p_keys + edge.to(tl.int64) * keys_n + o_d, mask=m_edge & m_d, other=0.0)
+    if SPILL > 0:
+        # The keys before the tile that reach into its first block: read here once more, alone.
+        o_s = tl.arange(0, SPILL_PAD)
+        o_e = first * REACH - SPILL + o_s
+        m_edge = (o_s < SPILL) & (o_e >= 0) & (o_e < visible)
+        p_edge = p_keys + (o_e.to(tl.int64) * keys_n)[:, None] + o_d[None, :]
+        b_key = tl.load(p_edge, mask=m_edge[:, None] & m_d[None, :], other=0.0)  # [SPILL_PAD, WIDTH_PAD]
     if OLD > 0:
         # Keys that lack the newest tokens were complete a step ago: only the query is the kernel ahead's.
         wait_for_kernel_ahead(EARLY)
@@ -123,7 +142,10 @@ def _pooled_dots_kernel(
         b_query = tl.load(p_query, mask=(o_g < GROUP)[:, None] & m_d[None, :], other=0.0).to(tl.float32)
         b_query = tl.sum(b_query, axis=0) * scale  # [WIDTH_PAD]
         b_score = known(tl.sum(b_keys.to(tl.float32) * b_query[None, None, :], axis=2), m_n)
-        b_edge = known(tl.sum(b_key.to(tl.float32) * b_query, axis=0), m_edge)
-        b_best = best_of_blocks(b_score, b_edge, REACH)
+        b_edge = float("-inf")
+        if SPILL > 0:
+            b_edge = tl.sum(b_key.to(tl.float32) * b_query[None, :], axis=1)  # type: ignore[possibly-undefined]
+            b_edge = tl.max(known(b_edge, m_edge), axis=0)  # type: ignore[possibly-undefined]
+        b_best = best_of_blocks(b_score, b_edge, REACH, SPILL)
         m_b = (o_b < blocks) & (o_b * (REACH * STRIDE) <= at)
         tl.store(out + i_b * out_b + i_h * out_h + o_b, b_best, mask=m_b)

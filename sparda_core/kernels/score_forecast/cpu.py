@@ -35,12 +35,15 @@ def forecast_block_scores(
         return _reference(forecast, entries, positions, spec, pool_tensors)
     seen = entry_arrays(forecast, entries, positions, spec)
     pooled = seen.pooled(forecast.shape[1])
-    _score(host_array(forecast, seen.dtype), seen.buffer, seen.rows, seen.visible, spec.entries_per_block, pooled)
+    forecast_BHTD = host_array(forecast, seen.dtype)
+    _score(forecast_BHTD, seen.buffer, seen.rows, seen.visible, spec.entries_per_block, spec.spill, pooled)
     return torch.from_numpy(pooled)
 
 
 @parallel_kernel
-def _score(forecast: _Array, buffer: _Array, rows: _Ints, visible: _Ints, per_block: int, pooled: _Array) -> None:
+def _score(
+    forecast: _Array, buffer: _Array, rows: _Ints, visible: _Ints, per_block: int, spill: int, pooled: _Array
+) -> None:
     batch, heads, queries, width = forecast.shape
     for i in prange(batch * heads * queries):
         row, head, query = i // (heads * queries), i // queries % heads, i % queries
@@ -50,4 +53,4 @@ def _score(forecast: _Array, buffer: _Array, rows: _Ints, visible: _Ints, per_bl
             score = f_D[0] * 0
             for d in range(width):
                 score += f_D[d] * keys_CD[c, d]
-            raise_blocks(pooled[row, head, query], c, score, per_block)
+            raise_blocks(pooled[row, head, query], c, score, per_block, spill)

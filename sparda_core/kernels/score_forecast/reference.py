@@ -30,4 +30,5 @@ def forecast_block_scores(
     scores = torch.einsum("bhtd,bhcd->bhtc", forecast.to(dtype), keys)
     seen = visible_entries(entries.counts, positions, spec, width=keys.shape[2])
     scores = torch.where(seen[:, None], scores, -torch.inf)
-    return pool(scores, per_block=spec.entries_per_block, blocks=blocks_to_score(positions, spec))
+    blocks = blocks_to_score(positions, spec)
+    return pool(scores, per_block=spec.entries_per_block, blocks=blocks, spill=spec.spill)

@@ -12,6 +12,7 @@ from sparda_core.kernels.arrays import compute_dtype, group_size, host_array, on
 from sparda_core.kernels.checks import require_ids, require_shape
 from sparda_core.kernels.jit import parallel_kernel, prange
 from sparda_core.kernels.pool.cpu import raise_blocks
+from sparda_core.kernels.score_proxy.reference import TOKEN_SPILL
 from sparda_core.kernels.score_proxy.reference import proxy_block_scores as _reference
 from sparda_core.shapes import BlockSpec
 
@@ -43,13 +44,13 @@ def proxy_block_scores(
     query_BHTw = host_array(query, dtype)
     pooled = np.full((batch, partial.shape[1], queries, blocks), -np.inf, dtype=query_BHTw.dtype)
     visible = np.clip(where + 1, 0, known[:, None])
-    _score(query_BHTw, host_array(partial, dtype), visible, group, scale, spec.block, pooled)
+    _score(query_BHTw, host_array(partial, dtype), visible, group, scale, spec.block, TOKEN_SPILL, pooled)
     return torch.from_numpy(pooled)
 
 
 @parallel_kernel
 def _score(
-    query: _Array, partial: _Array, visible: _Ints, group: int, scale: float, block: int, pooled: _Array
+    query: _Array, partial: _Array, visible: _Ints, group: int, scale: float, block: int, spill: int, pooled: _Array
 ) -> None:
     batch, heads, queries, _ = pooled.shape
     width = query.shape[3]
@@ -66,4 +67,4 @@ def _score(
             logit = sum_w[0] * 0
             for d in range(width):
                 logit += sum_w[d] * keys_Nw[n, d]
-            raise_blocks(pooled[row, head, t], n, logit, block)
+            raise_blocks(pooled[row, head, t], n, logit, block, spill)

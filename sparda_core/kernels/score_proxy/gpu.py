@@ -11,6 +11,7 @@ from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.device import padded, require_device
 from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.pool.gpu import pooled_dots
+from sparda_core.kernels.score_proxy.reference import TOKEN_SPILL
 from sparda_core.shapes import BlockSpec
 
 
@@ -29,8 +30,9 @@ def proxy_block_scores(
     Products and sums in float32. Raises ConfigError on what does not fit.
     """
     pooled_dots(
-        query, partial, position, out, block=spec.block, window=1, stride=1, unseen=unseen, scale=scale, early=early
-    )
+        query, partial, position, out, block=spec.block, window=1, stride=1, spill=TOKEN_SPILL, unseen=unseen,
+        scale=scale, early=early,
+    )  # fmt: skip
 
 
 def project_query(

@@ -9,6 +9,9 @@ from sparda_core.kernels.pool.reference import pool_blocks
 from sparda_core.kernels.visible import blocks_to_score
 from sparda_core.shapes import BlockSpec
 
+#: Tokens before a block that count for it though they do not touch it: the release pools 65 of them at block 64.
+TOKEN_SPILL = 1
+
 
 def proxy_block_scores(
     query: torch.Tensor, partial: torch.Tensor, counts: torch.Tensor, positions: torch.Tensor,
@@ -34,4 +37,4 @@ def proxy_block_scores(
         logits = logits + torch.einsum("bhtw,bhnw->bhtn", heads, partial.to(dtype)) * scale
     seen = (token <= positions[..., None]) & (token < counts[:, None, None])
     logits = torch.where(seen[:, None], logits, -torch.inf)
-    return pool_blocks(logits, per_block=spec.block, blocks=blocks_to_score(positions, spec))
+    return pool_blocks(logits, per_block=spec.block, blocks=blocks_to_score(positions, spec), spill=TOKEN_SPILL)

@@ -37,14 +37,15 @@ def query_block_scores(
     pooled = seen.pooled(entries.buffer.shape[1])
     scale = pooled.dtype.type(query.shape[-1] ** -0.5)
     query_BHTD = host_array(query, seen.dtype)
-    _score(query_BHTD, seen.buffer, seen.rows, seen.visible, scale, spec.entries_per_block, pooled)
+    _score(query_BHTD, seen.buffer, seen.rows, seen.visible, scale, spec.entries_per_block, spec.spill, pooled)
     return torch.from_numpy(pooled)
 
 
 @parallel_kernel
 def _score(
-    query: _Array, buffer: _Array, rows: _Ints, visible: _Ints, scale: float, per_block: int, pooled: _Array
-) -> None:
+    query: _Array, buffer: _Array, rows: _Ints, visible: _Ints, scale: float, per_block: int, spill: int,
+    pooled: _Array,
+) -> None:  # fmt: skip
     batch, heads, queries, _ = pooled.shape
     group = query.shape[1] // heads
     for i in prange(batch * heads * queries):
@@ -56,7 +57,7 @@ def _score(
             for c in range(total_C.size):
                 total_C[c] += chance_C[c]
         for c in range(total_C.size):
-            raise_blocks(pooled[row, head, t], c, total_C[c], per_block)
+            raise_blocks(pooled[row, head, t], c, total_C[c], per_block, spill)
 
 
 @kernel

@@ -11,7 +11,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.kernels.device import padded, sm_count
 from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.pool import tiles
-from sparda_core.kernels.pool.gpu import best_of_blocks, check_scoring, known, visible_keys
+from sparda_core.kernels.pool.gpu import best_of_blocks, check_scoring, check_spill, known, visible_keys
 from sparda_core.kernels.score_query import splits
 from sparda_core.shapes import BlockSpec
 
@@ -66,6 +66,7 @@ def query_block_scores(
     heads = check_scoring(query, entries, position, out)
     group, width, held = query.shape[1] // heads, query.shape[2], entries.shape[2]
     _check_scratch(query, entries, scratch)
+    spill = check_spill(spec.window, spec.stride, spec.entries_per_block)
     rows, sms = query.shape[0] * heads, sm_count(query.device)
     span = splits.split_entries(held, rows, sms)
     sizes = {"HEADS": heads, "GROUP": group, "WINDOW": spec.window, "STRIDE": spec.stride, "SPAN": span}
@@ -83,7 +84,7 @@ def query_block_scores(
         position, scratch.logits, scratch.peak, scratch.total, out, *scratch.logits.stride()[:2],
         *scratch.peak.stride()[:2], out.stride(0), out.stride(1), held, blocks, unseen,
         GROUP_PAD=padded(group), SPLITS=padded(triton.cdiv(held, span)), REACH=reach, REACH_PAD=padded(reach),
-        TILE=tile, num_warps=4, **sizes, **launch_early(early),
+        SPILL=spill, SPILL_PAD=padded(max(1, spill)), TILE=tile, num_warps=4, **sizes, **launch_early(early),
     )  # fmt: skip
 
 
@@ -144,8 +145,8 @@ def _logits_kernel(
 def _shares_kernel(
     position, logits, peak, total, out, logits_b, logits_h, peak_b, peak_h, out_b, out_h, held, blocks, unseen,
     HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WINDOW: tl.constexpr, STRIDE: tl.constexpr,
-    SPAN: tl.constexpr, SPLITS: tl.constexpr, REACH: tl.constexpr, REACH_PAD: tl.constexpr, TILE: tl.constexpr,
-    EARLY: tl.constexpr,
+    SPAN: tl.constexpr, SPLITS: tl.constexpr, REACH: tl.constexpr, REACH_PAD: tl.constexpr, SPILL: tl.constexpr,
+    SPILL_PAD: tl.constexpr, TILE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     i_b = (tl.program_id(1) // HEADS).to(tl.int64)
     i_h = (tl.program_id(1) % HEADS).to(tl.int64)
@@ -169,10 +170,11 @@ def _shares_kernel(
         m_n = (o_r < REACH)[None, :] & (o_n < visible)
         p_tile = p_logits + (o_n.to(tl.int64) * GROUP)[:, :, None] + o_g[None, None, :]
         b_logits = tl.load(p_tile, mask=m_n[:, :, None] & m_g[None, None, :], other=float("-inf"))
-        edge = first * REACH - 1
-        m_edge = (edge >= 0) & (edge < visible)
-        p_edge = p_logits + edge.to(tl.int64) * GROUP + o_g
-        b_edge = tl.load(p_edge, mask=m_edge & m_g, other=float("-inf"))
+        if SPILL > 0:
+            o_e = first * REACH - SPILL + tl.arange(0, SPILL_PAD)
+            m_edge = (tl.arange(0, SPILL_PAD) < SPILL) & (o_e >= 0) & (o_e < visible)
+            p_edge = p_logits + (o_e.to(tl.int64) * GROUP)[:, None] + o_g[None, :]
+            b_edge = tl.load(p_edge, mask=m_edge[:, None] & m_g[None, :], other=float("-inf"))  # [SPILL_PAD, GROUP_PAD]
 
         # Padded heads, and rows that see no entry, have the peak 0 and no share.
         b_top = tl.max(b_peak, axis=0)
@@ -180,7 +182,10 @@ def _shares_kernel(
         b_whole = tl.sum(b_total * tl.exp2(b_peak - b_top[None, :]), axis=0)
         b_share = tl.where(b_whole == 0.0, 0.0, 1.0 / tl.where(b_whole == 0.0, 1.0, b_whole))  # [GROUP_PAD]
         b_score = known(tl.sum(tl.exp2(b_logits - b_top[None, None, :]) * b_share[None, None, :], axis=2), m_n)
-        edge_score = known(tl.sum(tl.exp2(b_edge - b_top) * b_share, axis=0), m_edge)
-        b_best = best_of_blocks(b_score, edge_score, REACH)
+        edge_score = float("-inf")
+        if SPILL > 0:
+            b_edge = tl.exp2(b_edge - b_top[None, :]) * b_share[None, :]
+            edge_score = tl.max(known(tl.sum(b_edge, axis=1), m_edge), axis=0)  # type: ignore[possibly-undefined]
+        b_best = best_of_blocks(b_score, edge_score, REACH, SPILL)
         m_b = (o_b < blocks) & (o_b * (REACH * STRIDE) <= at)
         tl.store(out + i_b * out_b + i_h * out_h + o_b, b_best, mask=m_b)

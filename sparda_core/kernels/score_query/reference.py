@@ -41,4 +41,5 @@ def query_block_scores(
 ) -> torch.Tensor:  # fmt: skip
     """Block scores [B, Hk, T, M] of the true query, M = max(positions) // block + 1: `score_query`, pooled."""
     scores = score_query(query, entries, positions, spec)
-    return pool(scores, per_block=spec.entries_per_block, blocks=blocks_to_score(positions, spec))
+    blocks = blocks_to_score(positions, spec)
+    return pool(scores, per_block=spec.entries_per_block, blocks=blocks, spill=spec.spill)

@@ -373,12 +373,3 @@ class Machinery:
         self._replays.close()
         self._bound.clear()
         self.__dict__.pop("tiers", None)
-
-
-def check_forecast(decoder: Any, selector: Selector) -> None:
-    """Raise ConfigError where the model lacks the Forecast that a selector needs."""
-    if "forecast" in selector.needs and not decoder.has_forecast:
-        raise ConfigError(
-            f"selector={selector.name!r} needs Forecast weights and the model has none: "
-            "train them with `sparda train`, load them with forecast=FILE, or choose selector 'query'"
-        )

@@ -17,11 +17,12 @@ from sparda_core.errors import ConfigError
 from sparda_core.late import with_late
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
+from sparda_core.runtimes.forecasts import check_forecast
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.chosen import ChosenAttention
 from sparda_core.runtimes.gpu.graphs import bucket_of
 from sparda_core.runtimes.gpu.last_step import LastStep
-from sparda_core.runtimes.gpu.machinery import Machinery, check_forecast
+from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import Attention, attend_dense, prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
@@ -252,6 +253,7 @@ class GpuSession(LastStep):
         return ChosenAttention(
             bound=self._half.bound, selector=machinery.selector, spec=self.spec, row=row,
             query_of=machinery.decoder.query_of, entries=lambda layer: machinery.tiers.layers[layer].entries[place],
+            forecast_lead=machinery.decoder.forecast_lead,
         )  # fmt: skip
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:

@@ -151,7 +151,7 @@ class DecodeStep:
         tier, forecast = parts.tiers[target], None
         if parts.heads[source].has_own and own:
             forecast = parts.decoder.forecast_own
-        elif parts.heads[source].has_next and target == source + 1:
+        elif parts.heads[source].has_next and target == source + parts.lead:
             forecast = parts.decoder.forecast_next
         if self._x is None:
             raise PlanError(f"layer {target} selects before layer {source} projects: no plan of ours does")

@@ -67,9 +67,9 @@ def on_cpu(store: Store) -> Store:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    window = draw(st.sampled_from([8, 12]))
-    spec = BlockSpec(block=16, window=window, stride=4, local=1, budget=4)
-    edges = st.sampled_from([-1, 0, window - 2, window - 1, window, window + 3, 15, 16, 31, 32, 47])
+    window, stride = draw(st.sampled_from([(8, 4), (12, 4), (4, 4), (1, 1)]))
+    spec = BlockSpec(block=16, window=window, stride=stride, local=1, budget=4)
+    edges = st.sampled_from([-1, 0, max(0, window - 2), window - 1, window, window + 3, 15, 16, 31, 32, 47])
     kv = draw(st.integers(1, 3))
     return World(
         heads=FusedHeads(

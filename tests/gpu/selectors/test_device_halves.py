@@ -56,6 +56,7 @@ METHODS = [
     pytest.param(InfiniGen(scoring="entry-softmax"), 1, id="entry-softmax"),
     pytest.param(Window(), 0, id="window"),
     pytest.param(Uniform(seed=2**62 + 5), 1, id="random"),
+    pytest.param(Forecast(lead=2), 2, id="forecast-2"),
 ]
 PROMPTS = (100, 37, 150)
 
@@ -204,8 +205,8 @@ def test_a_replaced_selection_is_the_traces_and_the_scores_are_the_inner_selecto
 def test_what_a_half_cannot_do_is_refused() -> None:
     world = World.random()
     room = DeviceDrive(Query(), world, places=1).room
-    with pytest.raises(ConfigError, match="lead=2"):
-        Forecast(lead=2).bind_device(room)
+    with pytest.raises(ConfigError, match="lead=0 can be predicted but not run"):
+        Forecast(lead=0).bind_device(room)
     with pytest.raises(ConfigError, match="channels=9"):
         InfiniGen(channels=9).bind_device(room)
     gpu = DeviceDrive(Forecast(), world, places=1)

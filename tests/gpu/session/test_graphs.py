@@ -44,12 +44,13 @@ ONE_COPY = [*((*pair, {}) for pair in PAIRS), *((*pair, {"copy_launch": "step"})
 
 def opened(
     selector: str, runtime: str, options: dict[str, Any], *, graph: bool | None = None, places: int = 3,
-    shape: ModelShape = WIDE if ON_GPU else SHAPE, **more: Any,
+    shape: ModelShape = WIDE if ON_GPU else SHAPE, lead: int = 1, **more: Any,
 ) -> GpuSession:  # fmt: skip
     chosen = {"places": places, "tokens": 720 if ON_GPU else 96, "page_blocks": 2, "graph": graph, **more}
     return GpuSession(
-        models(shape)[1], runtime=RUNTIMES.make(runtime, **options),
-        selector=SELECTORS.make(selector), spec=SPEC, options=GpuOptions.of(**chosen),
+        models(shape, lead=lead)[1], runtime=RUNTIMES.make(runtime, **options),
+        selector=SELECTORS.make(selector, **({"lead": lead} if lead != 1 else {})), spec=SPEC,
+        options=GpuOptions.of(**chosen),
     )  # fmt: skip
 
 

@@ -19,7 +19,11 @@ from sparda_core.shapes import BlockSpec, ModelShape
 SHAPE = ModelShape(
     name="small", layers=4, hidden=32, ffn=48, q_heads=4, kv_heads=2, head_dim=8, vocab=97, context=512
 )  # fmt: skip
-PAIRS = (("query", "offload-sync"), ("forecast", "offload-sync"), ("forecast", "offload-prefetch"))
+#: A number behind a selector is its lead.
+PAIRS = (
+    ("query", "offload-sync"), ("forecast", "offload-sync"), ("forecast", "offload-prefetch"),
+    ("forecast 2", "offload-sync"), ("forecast 2", "offload-prefetch"), ("forecast 3", "offload-prefetch"),
+)  # fmt: skip
 
 
 class Clocks(Lanes):
@@ -100,9 +104,12 @@ def races(plan: StepPlan, *, steps: int = 2, host_lists: bool = False) -> Iterat
             yield f"{one.name} of step {step}", f"{other.name} of step {later}"
 
 
-def plan_of(selector: str, runtime: str, **options: int) -> StepPlan:
-    return RUNTIMES.make(runtime, **options).decode_plan(
-        shape=SHAPE, spec=BlockSpec(), selector=SELECTORS.make(selector)
+def plan_of(selector: str, runtime: str, *, resident: int | None = None) -> StepPlan:
+    name, _, lead = selector.partition(" ")
+    early = {"lead": int(lead)} if lead else {}
+    layers = None if resident is None else max(resident, int(lead or 0))
+    return RUNTIMES.make(runtime, resident_layers=layers).decode_plan(
+        shape=SHAPE, spec=BlockSpec(), selector=SELECTORS.make(name, **early)
     )
 
 
@@ -111,7 +118,7 @@ def plan_of(selector: str, runtime: str, **options: int) -> StepPlan:
 def test_no_operation_of_one_lane_runs_beside_one_of_the_other_that_touches_the_same(
     selector: str, runtime: str, resident: int
 ) -> None:
-    assert list(races(plan_of(selector, runtime, resident_layers=resident), steps=3)) == []
+    assert list(races(plan_of(selector, runtime, resident=resident), steps=3)) == []
 
 
 @pytest.mark.parametrize("lost", [Kind.FETCH, Kind.ATTEND])

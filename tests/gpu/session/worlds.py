@@ -30,9 +30,9 @@ WIDE = attrs.evolve(SHAPE, layers=3, q_heads=4, kv_heads=2)
 SPEC = BlockSpec(block=16, window=8, stride=4, sink=1, local=1, budget=4)
 
 
-def models(shape: ModelShape = SHAPE) -> tuple[Model, Model]:
-    """The same random model for the CPU and for where GPU code is tested."""
-    return tiny_model(shape, seed=3), tiny_model(shape, seed=3, device=DEVICE)
+def models(shape: ModelShape = SHAPE, *, lead: int = 1) -> tuple[Model, Model]:
+    """The same random model, its Forecast of that lead, for the CPU and for where GPU code is tested."""
+    return tiny_model(shape, seed=3, lead=lead), tiny_model(shape, seed=3, lead=lead, device=DEVICE)
 
 
 def close(got: torch.Tensor, want: torch.Tensor) -> None:
@@ -52,7 +52,8 @@ class Pair:
         selector_options: Mapping[str, Any] | None = None, keep_queries: int = 0, shape: ModelShape = SHAPE,
         **options: Any,
     ) -> None:  # fmt: skip
-        here, there = models(shape)
+        chosen_lead = (selector_options or {}).get("lead", 1)
+        here, there = models(shape, lead=chosen_lead)
         method = SELECTORS.make(selector, **(selector_options or {}))
         where: Runtime = RUNTIMES.make(runtime, **(runtime_options or {}))
         self.cpu = CpuSession(

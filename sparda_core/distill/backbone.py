@@ -1,0 +1,68 @@
+"""The frozen model over one row of documents, layer by layer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from sparda_core.models.decoder import Decoder, Projections, Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class HeldDecoder(Decoder):
+    """A decoder whose layers must be fetched before use: weights shared out among processes, for one."""
+
+    def held(self, layer: int) -> contextlib.AbstractContextManager[None]:
+        """While entered, `layer`'s weights are there."""
+        raise TypeError(f"{type(self).__name__} must say how layer {layer} is fetched")
+
+
+@contextlib.contextmanager
+def layer_at_hand(decoder: Decoder, layer: int) -> Iterator[None]:
+    """While entered, `layer`'s weights may be used, wherever they are kept."""
+    if isinstance(decoder, HeldDecoder):
+        with decoder.held(layer):
+            yield
+    else:
+        yield
+
+
+def read_row(decoder: Decoder, ids_T: torch.Tensor, lengths: Sequence[int], visit: Visit) -> None:
+    """Run the layers over documents that lie one behind the other, without gradient.
+
+    ids_T    int [T]
+    lengths  tokens of each document, adding up to T; each starts at position 0 and attends to itself alone
+    visit    called as visit(layer, projections) with [1, T, ...] tensors, before the layer's attention
+
+    What comes after the last layer's projections is not computed: nobody looks at it.
+    """
+    positions_T = torch.cat([torch.arange(n, device=ids_T.device) for n in lengths])
+    if ids_T.device.type != "cpu":
+        decoder.rotary.grow(max(lengths))
+    layers = decoder.shape.layers
+    with torch.no_grad():
+        turn = decoder.rotation(positions_T[None])
+        x = decoder.embed(ids_T[None])
+        for layer in range(layers):
+            with layer_at_hand(decoder, layer):
+                p = decoder.project(layer, x, turn)
+                visit(layer, p)
+                if layer < layers - 1:
+                    x = decoder.mlp(layer, decoder.output(layer, x, _attend(p, lengths, decoder.shape.group)))
+
+
+def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
+    """Causal attention within each document, [1, Hq, T, D]."""
+    parts, start = [], 0
+    for length in lengths:
+        stop = start + length
+        k, v = (t[:, :, start:stop].repeat_interleave(group, dim=1) for t in (p.k, p.v))
+        parts.append(F.scaled_dot_product_attention(p.q[:, :, start:stop], k, v, is_causal=True))
+        start = stop
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)

@@ -1,0 +1,173 @@
+"""Options of `sparda train`, and what they make: a TrainConfig, sources, the command that repeats a run."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from sparda_core.distill.config import INITS, REFERENCE, REFERENCE_RUN, SCHEDULES, TrainConfig
+from sparda_core.distill.objectives import OBJECTIVES
+from sparda_core.distill.rows import MODES
+from sparda_core.distill.sources import Documents, HuggingFace, Mosaic, Source, TextFiles
+from sparda_core.distill.texts import training_documents
+from sparda_core.errors import ConfigError
+from sparda_core.shapes import BlockSpec
+
+DTYPES = ("bfloat16", "float32")
+#: Options that are fields of TrainConfig: type, choices, help.
+FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
+    "objective": (str, (*OBJECTIVES, REFERENCE), "what is learnt; 'reference' also sets the published run's numbers"),
+    "teacher": (str, None, "grid of the targets: coarse (the entries'), fine (2/1) or WINDOW/STRIDE"),
+    "steps": (int, None, "optimiser steps"),
+    "batch": (int, None, "rows of a step, over all processes; they are read one by one"),
+    "window": (int, None, "most tokens of a row of text"),
+    "documents": (str, MODES, "rows hold documents apart from each other, one each, or joined as one text"),
+    "positions": (int, None, "query positions drawn from each row"),
+    "first_position": (int, None, "earliest of these positions, in tokens from the document's start"),
+    "lr": (float, None, "peak learning rate"),
+    "schedule": (str, SCHEDULES, "of the learning rate, after the warm-up"),
+    "warmup": (int, None, "steps of a linear warm-up"),
+    "lr_floor": (float, None, "share of the peak at which the cosine ends"),
+    "clip": (float, None, "largest L2 norm of all gradients together; 0: none"),
+    "weight_decay": (float, None, "of AdamW"),
+    "eps": (float, None, "of AdamW"),
+    "seed": (int, None, "of the documents' order, the positions and a random start"),
+    "init": (str, INITS, "where the projections start: the mean of each group's own query rows, or random"),
+    "chunk_mib": (int, None, "memory for scores of the queries asked at once"),
+}
+_SPEC = ("block", "sink", "local", "budget")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare all options; their names follow TrainConfig and BlockSpec."""
+    add, spec = parser.add_argument, BlockSpec()
+    add("--out", type=Path, help="Forecast file to write (.safetensors); others of its name lie beside it")
+    add("--model", default="smollm2", help="smollm2, a GGUF file or a checkpoint directory")
+    learn = parser.add_argument_group("learning")
+    for name, (kind, choices, words) in FIELDS.items():
+        learn.add_argument(_flag(name), dest=name, type=kind, choices=choices, help=_explained(name, words))
+    learn.add_argument("--sink", type=int, default=spec.sink, help="first blocks, always attended and never learnt")
+    learn.add_argument("--local", type=int, default=spec.local, help="blocks before the current one, likewise")
+    learn.add_argument("--block", type=int, default=spec.block, help="tokens of a block")
+    learn.add_argument("--budget", type=int, default=spec.budget, help="blocks attended, for recall and for 'top'")
+    learn.add_argument(
+        "--entries", default=f"{spec.window}/{spec.stride}", metavar="WINDOW/STRIDE", help="grid of the compressed keys"
+    )
+    _add_data(parser)
+    _add_running(parser)
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    data = parser.add_argument_group("text (default: Python's own library)")
+    data.add_argument("--text", type=Path, nargs="+", help="UTF-8 files, or folders of them")
+    data.add_argument("--pattern", default="**/*", help="which files of a folder")
+    data.add_argument("--dataset", nargs="+", metavar="DIR[@SHARE]", help="Hugging Face datasets on disk")
+    data.add_argument("--mds", nargs="+", metavar="DIR[@SHARE]", help="folders of Mosaic MDS shards")
+    data.add_argument("--column", help="column to train on (default: text, content, input_ids or tokens)")
+    data.add_argument("--split", default="train", help="split of a Hugging Face dataset that has several")
+    data.add_argument("--source-tokenizer", type=Path, help="tokenizer.json of ids that are not the model's own")
+    data.add_argument("--held-out", type=float, default=0.05, help="share of documents held out, by their hash")
+    data.add_argument("--cache", type=Path, help="folder that keeps encoded text for the next run")
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    run = parser.add_argument_group("running")
+    run.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the frozen model")
+    run.add_argument("--device", default="cpu", help="cpu or cuda; what trains it")
+    run.add_argument("--threads", type=int, help="CPU threads for tensors")
+    run.add_argument("--shard-model", action="store_true", help="share the frozen layers out among processes (FSDP)")
+    run.add_argument("--checkpoint", type=Path, help="default: OUT with .checkpoint appended")
+    run.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
+    run.add_argument("--resume", action="store_true", help="go on from the checkpoint if there is one")
+    run.add_argument("--evaluate-every", type=int, default=50, help="steps between measurements of recall")
+    run.add_argument("--evaluate-windows", type=int, default=4, help="held-out windows to measure on; 0: none")
+    run.add_argument("--best-by", choices=("oracle", "query"), default="oracle", help="recall that decides the best")
+    run.add_argument("--tensorboard", type=Path, help="folder for a TensorBoard log")
+    run.add_argument("--results", type=Path, help="write the recall table and how it was made as JSON")
+    run.add_argument("--recall-window", type=int, default=8192, help="tokens of a window of the last table; 0: none")
+    run.add_argument("--plan", action="store_true", help="show how much memory a step takes, and stop")
+    run.add_argument("--shape", help="with --plan: a model by its sizes alone")
+    run.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _explained(name: str, words: str) -> str:
+    own = getattr(attrs.fields(TrainConfig), name).default
+    published = REFERENCE_RUN.get(name, "all" if name == "positions" else own)
+    return f"{words} (default: {own})" if published == own else f"{words} (default: {own}; reference: {published})"
+
+
+def spec_of(args: argparse.Namespace) -> BlockSpec:
+    """The block cut; raises ConfigError for a malformed --entries."""
+    window, _, stride = args.entries.partition("/")
+    if not (window.isdecimal() and stride.isdecimal()):
+        raise ConfigError(f"entries={args.entries!r} must be WINDOW/STRIDE in tokens, as in 32/16")
+    return BlockSpec(window=int(window), stride=int(stride), **{name: getattr(args, name) for name in _SPEC})
+
+
+def config_of(args: argparse.Namespace) -> TrainConfig:
+    """The run: what was given, and for the rest the defaults, or the published run's with --objective reference."""
+    given = {name: getattr(args, name) for name in FIELDS if getattr(args, name) is not None}
+    make = TrainConfig.reference if args.objective == REFERENCE else TrainConfig
+    return make(spec=spec_of(args), **given)
+
+
+def sources_of(args: argparse.Namespace) -> tuple[list[Source], list[float] | None]:
+    """Sources and, where any is given a share, the shares.
+
+    raises  ConfigError where some have a share and others none, or one cannot be opened
+    """
+    sources: list[Source] = [TextFiles(args.text, args.pattern)] if args.text else []
+    shares: list[float | None] = [None] * len(sources)
+    kinds: tuple[tuple[Sequence[str], Any], ...] = (
+        (args.dataset or (), lambda path: HuggingFace(path, column=args.column, split=args.split)),
+        (args.mds or (), lambda path: Mosaic(path, column=args.column)),
+    )
+    for words, make in kinds:
+        for word in words:
+            path, share = _shared(word)
+            sources.append(make(Path(path)))
+            shares.append(share)
+    if not sources:
+        return [Documents(training_documents())], None
+    known = [share for share in shares if share is not None]
+    if known and len(known) < len(shares):
+        raise ConfigError("either every source has an @SHARE or none has; --text takes none: leave it out then")
+    return sources, known or None
+
+
+def _shared(word: str) -> tuple[str, float | None]:
+    path, at, share = word.rpartition("@")
+    if not at:
+        return word, None
+    try:
+        value = float(share)
+    except ValueError:
+        return word, None
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"{word!r}: the share after @ must be a number > 0")
+    return path, value
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """Spell out the command that makes this run again, without paths of this machine."""
+    parts = ["sparda", "train", "--out", args.out.name, "--model", Path(args.model).name]
+    if args.text:
+        parts += ["--text", *(path.name for path in args.text)]
+    for name in ("dataset", "mds"):
+        if getattr(args, name):
+            parts += [_flag(name), *(Path(word).name for word in getattr(args, name))]
+    config = config_of(args)
+    parts += [word for name in FIELDS for word in (_flag(name), str(getattr(config, name)))]
+    for name in (*_SPEC, "entries", "held_out", "dtype", "device", "pattern", "column", "split"):
+        if getattr(args, name) is not None:
+            parts += [_flag(name), str(getattr(args, name))]
+    return shlex.join(parts)

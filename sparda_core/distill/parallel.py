@@ -1,0 +1,81 @@
+"""Several processes that share a run: started by `torchrun` or `accelerate launch`, which set the same variables.
+
+Rows of a step are dealt out, gradients are added up. What a step learns is the sum over the same rows whatever
+the number of processes, so a run may even go on with another number; only rounding differs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import torch
+from torch import distributed
+
+from sparda_core.errors import ConfigError
+
+
+@attrs.frozen
+class World:
+    """One process among all; `size` is 1 where there is no other."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and speaks."""
+        return self.rank == 0
+
+    def add(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Sum every tensor over all processes, in place and in one exchange; all of one dtype and device."""
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        distributed.all_reduce(flat)
+        at = 0
+        for tensor in tensors:
+            tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
+            at += tensor.numel()
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            distributed.barrier()
+
+
+def processes() -> int:
+    """How many processes a launcher started, 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def own_device(device: str) -> str:
+    """The device of this process: with "cuda" and several processes, the GPU of its number on this host."""
+    if device == "cuda" and processes() > 1:
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    return device
+
+
+@contextmanager
+def joined(device: str) -> Iterator[World]:
+    """Meet the other processes of this run, and part from them at the end.
+
+    device  "cpu" (gloo) or one of CUDA's (nccl)
+    raises  ConfigError where they do not meet
+    """
+    size = processes()
+    if size == 1:
+        yield World()
+        return
+    try:
+        if torch.device(device).type == "cuda":
+            torch.cuda.set_device(device)
+        distributed.init_process_group("nccl" if torch.device(device).type == "cuda" else "gloo")
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"WORLD_SIZE={size} processes did not meet ({error}); start them with torchrun") from error
+    try:
+        yield World(rank=distributed.get_rank(), size=size)
+    finally:
+        distributed.destroy_process_group()

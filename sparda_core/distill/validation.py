@@ -1,0 +1,67 @@
+"""Recall on held-out windows while a run goes on: which of its Forecasts is the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+
+from sparda_core.distill.history import Evaluation
+from sparda_core.distill.lesson import LayerLesson, observe
+from sparda_core.distill.parallel import World
+from sparda_core.distill.recall import methods, recall_of, top_free
+from sparda_core.distill.rows import shared_out
+from sparda_core.errors import ConfigError
+from sparda_core.models.decoder import Decoder
+from sparda_core.models.forecast_weights import ForecastWeights
+from sparda_core.shapes import BlockSpec
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Validation:
+    """Windows of held-out documents, int [T] each, and how they are looked at.
+
+    spec    its budget is the one that recall is measured at
+    asked   query positions of a window, evenly spread over its second half
+    """
+
+    decoder: Decoder
+    windows: Sequence[torch.Tensor]
+    spec: BlockSpec
+    asked: int = 64
+    world: World = attrs.field(factory=World)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.windows:
+            raise ConfigError("no held-out document is long enough to measure recall on: add text, or shorten windows")
+
+    def __call__(self, forecast: ForecastWeights, step: int) -> Evaluation:
+        """Recall of the free blocks at the budget, mean over KV heads, positions, windows and layers from 1 on."""
+        score = methods(self.decoder, forecast, seed=0)
+        sums = torch.zeros(3, dtype=torch.float64)
+        free = self.spec.free
+
+        def judge(lesson: LayerLesson) -> None:
+            if lesson.layer == 0 and self.decoder.shape.layers > 1:
+                return
+            chosen = top_free(score["forecast"](lesson), lesson.free, free)
+            for place, truth in enumerate((score["oracle"](lesson), lesson.teacher())):
+                sums[place] += recall_of(chosen, top_free(truth, lesson.free, free))
+            sums[2] += 1
+
+        world = self.world
+        # Every process reads as many windows: where layers are shared out, all must ask for them.
+        for number in shared_out(-(-len(self.windows) // world.size) * world.size, world.rank, world.size):
+            window = self.windows[number % len(self.windows)]
+            half = len(window) // 2
+            positions = torch.arange(half, len(window), max(1, half // self.asked))
+            counted = number < len(self.windows)
+            observe(
+                self.decoder, window.to(self.decoder.device), positions.to(self.decoder.device), self.spec,
+                judge if counted else lambda _lesson: None,
+            )  # fmt: skip
+        on_device = sums.to(self.decoder.device)
+        world.add([on_device])
+        oracle, query, count = on_device.tolist()
+        return Evaluation(step=step, oracle=oracle / count, query=query / count)
