@@ -7,7 +7,7 @@ from torch.nn import functional as F  # noqa: N812
 
 
 def pool_blocks(scores: torch.Tensor, *, per_block: int, blocks: int, spill: int = 1) -> torch.Tensor:
-    """See `pool.reference.pool_blocks`, which this equals exactly: one window of entries a block."""
+    """See `pool.reference.pool_blocks`, which this equals exactly: a block's own entries, and the `spill` before."""
     if not blocks:
         return scores.new_empty(*scores.shape[:-1], 0)
     held = blocks * per_block
