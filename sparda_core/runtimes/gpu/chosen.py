@@ -31,11 +31,15 @@ class ChosenAttention:
 
     def __init__(
         self, *, bound: BoundSelector, selector: Selector, spec: BlockSpec, row: int, query_of: QueryOf,
-        entries: Callable[[int], torch.Tensor],
+        entries: Callable[[int], torch.Tensor], forecast_lead: int | None,
     ) -> None:  # fmt: skip
-        """`entries`: layer -> its compressed keys [Hk, C, D], those that a chunk's tokens complete included."""
+        """How a row's prompt is chosen from.
+
+        entries        layer -> its compressed keys [Hk, C, D], those that a chunk's tokens complete included
+        forecast_lead  layers between making a Forecast and choosing by it; None for a model that makes none
+        """
         self._bound, self._selector, self._spec, self._row = bound, selector, spec, row
-        self._query_of, self._entries = query_of, entries
+        self._query_of, self._entries, self._lead = query_of, entries, forecast_lead
         self._forecasts: dict[int, torch.Tensor | None] = {}
         self._scratch: AttendScratch | None = None
 
@@ -44,7 +48,9 @@ class ChosenAttention:
     ) -> torch.Tensor:  # fmt: skip
         """[1, Hq, T, D]: attention of the chunk's tokens, the last T of the N in keys and values [Hk, N, D]."""
         assert bias is None, "a session refuses to read a prompt by choice where tokens have biases"
-        self._forecasts[layer + 1] = made.forecast_next
+        if made.forecast_next is not None:
+            assert self._lead is not None, "a Forecast without a lead"
+            self._forecasts[layer + self._lead] = made.forecast_next
         if made.forecast_own is not None:
             self._forecasts[layer] = made.forecast_own
         paged, tokens = in_blocks(keys, values, self._spec.block), made.q.shape[2]

@@ -254,6 +254,7 @@ class GpuSession(LastStep):
         return ChosenAttention(
             bound=self._half.bound, selector=machinery.selector, spec=self.spec, row=row,
             query_of=machinery.decoder.query_of, entries=lambda layer: machinery.tiers.layers[layer].entries[place],
+            forecast_lead=machinery.decoder.forecast_lead,
         )  # fmt: skip
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
