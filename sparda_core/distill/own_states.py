@@ -80,10 +80,10 @@ class OwnStates:
         self, layer: int, x_QE: torch.Tensor, q_HQD: torch.Tensor, k_GTD: torch.Tensor, entries: torch.Tensor,
         asked: torch.Tensor,
     ) -> LayerLesson:  # fmt: skip
-        spec, tokens = self.spec, k_GTD.shape[1]
+        spec, blocks = self.spec, self.spec.block_count(k_GTD.shape[1])
         return LayerLesson(
             layer=layer, x_before=x_QE, q=q_HQD, k=k_GTD, entries=entries,
-            visible=visible_entries(asked, entries.shape[1], spec), free=free_blocks(asked, spec.block_count(tokens), spec),
+            visible=visible_entries(asked, entries.shape[1], spec), free=free_blocks(asked, blocks, spec),
             positions=asked, turn=self.decoder.rotation(asked[None]), spec=spec,
         )  # fmt: skip
 

@@ -51,6 +51,16 @@ def test_training_writes_a_forecast_that_loads_and_says_how_it_was_made(folder: 
     assert model.decoder.has_forecast
 
 
+def test_a_longer_lead_on_its_own_states_is_written_as_such_and_can_be_used(folder: Path) -> None:
+    small = "--steps", "1", "--positions", "4"
+    assert run(parsed(folder, "--lead", "1", "--on-policy", *small)) == 0
+    forecast = load_forecast(folder / "out.safetensors", SMALL)
+    assert (forecast.lead, forecast.metadata["lead"], forecast.metadata["states"]) == (1, 1, "forecast")
+    assert "--lead 1 --states forecast" in forecast.metadata["command"]
+    with pytest.raises(ConfigError, match=f"lead={SMALL.layers} must be < layers={SMALL.layers}"):
+        run(parsed(folder, "--lead", str(SMALL.layers), *small))
+
+
 def test_the_recorded_command_makes_the_same_run_again(folder: Path) -> None:
     args = parsed(folder, "--seed", "3", "--lr", "0.001", "--device", "cuda:1", "--dtype", "float32")
     parser = argparse.ArgumentParser()
