@@ -10,8 +10,8 @@ is printed and not subtracted. What copies cost products: `beside.py`.
 Seen on an H200: plain copies of 2 x 128 KiB 51 GB/s, 1 x 128 KiB 37.5, in parts less (warps that wait for nobody
 overlap by themselves). Float8 with 8 bytes a load 20 GB/s a thread block, however cut: half of plain copies, as if
 a multiprocessor had a number of loads on the way, not of bytes. Predicted with 16 bytes a load: 30 in 2 parts with one
-thread block, 48 to 50 with two. Beside GEMMs at batch 16 / 64 / 256: 2 x 128 KiB 1.04 / 1.04 / 1.02
-at 44 to 50 GB/s, 16 x 16 KiB 1.17 / 1.23 / 1.7.
+thread block, 48 to 50 with two. Beside GEMMs at batch 16 / 64 / 256: 2 x 128 KiB 1.07 / 1.07 / 1.03
+at 38 / 48 / 50 GB/s, 16 x 16 KiB 1.07 / 1.07 / 1.03 at 40 / 49 / 51, 8 x 128 KiB 1.26 / 1.30 / 1.94.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prefill", choices=("dense", "selector"), default="dense",
         help="how the prompt is read: every token sees all before it, or its own selection",
     )  # fmt: skip
-    add_spec(parser, BlockSpec())
+    add_spec(parser, BlockSpec(), of_model=True)
     add_model(parser)
     add_device(parser)
     add_gpu(parser)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         args, found, tokens=len(ids) + args.max_new_tokens, link_bytes_per_s=link_bytes_per_s(args)
     )
     stream = Stream(tokenizer.decode, (lambda piece: None) if args.json else _write)
-    stop = () if model.config.eos_id is None else (model.config.eos_id,)
+    stop = model.config.end_ids
     made = pair.generate(
         ids, args.max_new_tokens, temperature=args.temperature, top_p=args.top_p, seed=args.seed, stop=stop,
         mode=args.prefill, on_token=stream.add,

@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.forecast_weights import ForecastWeights, check_forecast
 from sparda_core.models.rotary import RotaryTable, Rotation
-from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_shapes, layer_key
+from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_tensors, layer_key
 from sparda_core.shapes import ModelShape
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class LayerWeights:
     """One layer's matrices [out, in] and norms [hidden], laid out for speed; read only.
 
     fused    rows [q | k | forecast_next? | forecast_own? | v]: what is rotated lies together
+    bias     [rows of fused], zero at a Forecast's; None where the model has none
+    qk_norm  [Hq + Hk, D], the norm's weight of every query and key head; None where heads have no norm
     gate_up  rows [gate | up]
     """
 
@@ -62,15 +64,24 @@ class LayerWeights:
     down: torch.Tensor
     input_norm: torch.Tensor
     mlp_norm: torch.Tensor
+    bias: torch.Tensor | None = None
+    qk_norm: torch.Tensor | None = None
     has_next: bool = False
     has_own: bool = False
 
 
-def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> LayerWeights:
-    def part(name: str) -> torch.Tensor:
-        return weights[layer_key(layer, name)]
+def _layer(weights: Mapping[str, torch.Tensor], layer: int, config: DecoderConfig) -> LayerWeights:
+    def part(name: str, kind: str = "weight") -> torch.Tensor:
+        return weights[layer_key(layer, name, kind)]
 
+    heads = {"q": config.shape.q_heads, "k": config.shape.kv_heads}
     return LayerWeights(
+        bias=torch.cat([part(f"self_attn.{name}_proj", "bias") for name in "qkv"]) if config.qkv_bias else None,
+        qk_norm=(
+            torch.cat([part(f"self_attn.{name}_norm").expand(count, -1) for name, count in heads.items()])
+            if config.qk_norm
+            else None
+        ),
         fused=torch.cat([part(f"self_attn.{name}_proj") for name in "qkv"]),
         output=part("self_attn.o_proj").contiguous(),
         gate_up=torch.cat((part("mlp.gate_proj"), part("mlp.up_proj"))),
@@ -83,11 +94,17 @@ def _layer(weights: Mapping[str, torch.Tensor], layer: int) -> LayerWeights:
 def _with_rows(layer: LayerWeights, shape: ModelShape, extra: Mapping[str, torch.Tensor | None]) -> LayerWeights:
     """The same layer with these Forecast rows between k and v, instead of any it had."""
     kv_rows = shape.kv_heads * shape.head_dim
-    qk = layer.fused[: shape.q_heads * shape.head_dim + kv_rows]
-    rows = [w.to(qk.device, qk.dtype) for w in extra.values() if w is not None]
+    qk_rows = shape.q_heads * shape.head_dim + kv_rows
+    rows = [w.to(layer.fused.device, layer.fused.dtype) for w in extra.values() if w is not None]
+    if not rows and len(layer.fused) == qk_rows + kv_rows:
+        return attrs.evolve(layer, has_next=False, has_own=False)  # as it was: nothing to copy
+    bias = layer.bias
+    if bias is not None:
+        bias = torch.cat((bias[:qk_rows], *(bias.new_zeros(len(w)) for w in rows), bias[-kv_rows:]))
     return attrs.evolve(
         layer,
-        fused=torch.cat((qk, *rows, layer.fused[-kv_rows:])),
+        fused=torch.cat((layer.fused[:qk_rows], *rows, layer.fused[-kv_rows:])),
+        bias=bias,
         has_next=extra["next"] is not None,
         has_own=extra["own"] is not None,
     )
@@ -109,13 +126,17 @@ class Decoder:
         raises  WeightsError listing every tensor that is missing or has the wrong shape.
         """
         shape = config.shape
-        check_shapes(weights, expected_shapes(shape), source=source, hint="use a complete checkpoint of this shape")
+        expected = expected_tensors(config)
+        check_shapes(weights, expected, source=source, hint="use a complete checkpoint of this shape")
+        if forecast is not None:
+            check_forecast(forecast, shape)
         self.config, self.shape = config, shape
-        self.forecast: ForecastWeights | None = None
+        self.forecast = forecast
         self._embed = weights[EMBED]
-        self._head = weights[EMBED if shape.tied_embeddings else HEAD]
+        self._head = self._embed if shape.tied_embeddings else weights[HEAD]
         self._norm = weights[FINAL_NORM]
-        self._layers = [_layer(weights, layer) for layer in range(shape.layers)]
+        # Layer by layer, so that of weights which are read as they are asked for one layer is held twice, not all.
+        self._layers = [self._with_forecast(i, _layer(weights, i, config), forecast) for i in range(shape.layers)]
         self.dtype, self.device = self._embed.dtype, self._embed.device
         self.rotary = RotaryTable(
             head_dim=shape.head_dim,
@@ -123,9 +144,8 @@ class Decoder:
             length=min(shape.context, 8192) if self.device.type == "cpu" else shape.context,
             dtype=self.dtype,
             device=self.device,
+            scaling=config.rope_scaling,
         )
-        if forecast is not None:
-            self._set_forecast(forecast)
 
     @property
     def has_forecast(self) -> bool:
@@ -142,25 +162,17 @@ class Decoder:
 
         raises  WeightsError if the projections do not fit the shape.
         """
-        other = copy.copy(self)
-        other._set_forecast(forecast)  # noqa: SLF001  a copy of ourselves
-        return other
-
-    def _set_forecast(self, forecast: ForecastWeights | None) -> None:
         if forecast is not None:
             check_forecast(forecast, self.shape)
-        self.forecast = forecast
-        self._layers = [
-            _with_rows(
-                layer,
-                self.shape,
-                {
-                    "next": forecast.following[i] if forecast and i + forecast.lead < self.shape.layers else None,
-                    "own": forecast.by_target[i] if forecast and i < forecast.lead else None,
-                },
-            )
-            for i, layer in enumerate(self._layers)
-        ]
+        other = copy.copy(self)
+        other.forecast = forecast
+        other._layers = [self._with_forecast(i, layer, forecast) for i, layer in enumerate(self._layers)]  # noqa: SLF001
+        return other
+
+    def _with_forecast(self, i: int, layer: LayerWeights, forecast: ForecastWeights | None) -> LayerWeights:
+        following = forecast.following[i] if forecast and i + forecast.lead < self.shape.layers else None
+        own = forecast.by_target[i] if forecast and i < forecast.lead else None
+        return _with_rows(layer, self.shape, {"next": following, "own": own})
 
     def on_device(self, places: int, *, tokens: int, early: int = 0) -> DeviceDecoder:
         """The same weights as the parts of a decode step on a GPU, for `places` rows of at most `tokens` tokens.
@@ -189,8 +201,11 @@ class Decoder:
         w, shape = self._layers[layer], self.shape
         turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions)
         x_norm = self._rms(x, w.input_norm)
-        flat = F.linear(x_norm, w.fused)
+        flat = F.linear(x_norm, w.fused, w.bias)
         heads = flat.view(*flat.shape[:2], -1, shape.head_dim)
+        if w.qk_norm is not None:
+            normed = len(w.qk_norm)
+            heads = torch.cat((self._head_norm(heads[:, :, :normed], w.qk_norm), heads[:, :, normed:]), dim=2)
         rotated = heads.shape[2] - shape.kv_heads
         turned = turn.apply(heads[:, :, :rotated]).transpose(1, 2)
         at = shape.q_heads + shape.kv_heads
@@ -215,11 +230,16 @@ class Decoder:
         Fed with an earlier layer's x_norm this is InfiniGen's proxy query.
         """
         turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions)
-        flat = F.linear(x_norm, self.query_weight(layer))
-        return turn.apply(flat.view(*flat.shape[:2], -1, self.shape.head_dim)).transpose(1, 2)
+        w, heads = self._layers[layer], self.shape.q_heads
+        bias = None if w.bias is None else w.bias[: heads * self.shape.head_dim]
+        flat = F.linear(x_norm, self.query_weight(layer), bias)
+        query = flat.view(*flat.shape[:2], heads, self.shape.head_dim)
+        if w.qk_norm is not None:
+            query = self._head_norm(query, w.qk_norm[:heads])
+        return turn.apply(query).transpose(1, 2)
 
     def query_weight(self, layer: int) -> torch.Tensor:
-        """Query rows of `layer`, [Hq * D, hidden], a read-only view."""
+        """Query rows of `layer`, [Hq * D, hidden], a read-only view; bias and norm of heads, if any, are not in it."""
         return self._layers[layer].fused[: self.shape.q_heads * self.shape.head_dim]
 
     def layer_weights(self, layer: int) -> LayerWeights:
@@ -274,6 +294,10 @@ class Decoder:
             return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)
         # narrow dtypes: normalise in float32, round, then scale, in the order the checkpoints were trained with
         return F.rms_norm(x.float(), weight.shape, None, self.config.norm_eps).to(x.dtype) * weight
+
+    def _head_norm(self, x_BTHD: torch.Tensor, weight_HD: torch.Tensor) -> torch.Tensor:
+        wide = x_BTHD if x_BTHD.dtype in (torch.float32, torch.float64) else x_BTHD.float()
+        return F.rms_norm(wide, wide.shape[-1:], None, self.config.norm_eps).to(x_BTHD.dtype) * weight_HD
 
     def _add(self, x: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         rows = x.flatten(0, 1)

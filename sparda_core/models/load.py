@@ -16,7 +16,7 @@ from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights, load_forecast
 from sparda_core.models.gguf import read_gguf
 from sparda_core.models.model import Model
-from sparda_core.models.safetensors_dir import read_directory
+from sparda_core.models.safetensors_dir import DirectoryWeights, read_directory
 from sparda_core.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf, tokenizer_from_text
 from sparda_core.models.weights import check_values
 from sparda_core.shapes import ModelShape
@@ -45,7 +45,10 @@ def smollm2_path() -> Path:
 
 @attrs.frozen(kw_only=True, eq=False)
 class ReadModel:
-    """A model that was read and lies in host memory: what it needs elsewhere can be told before `on` takes it."""
+    """A model whose constants are known and whose weights are at hand: what it needs can be told before `on` takes it.
+
+    A directory's weights are read as `on` places them, one by one; a GGUF's lie in host memory.
+    """
 
     name: str
     config: DecoderConfig
@@ -63,7 +66,10 @@ class ReadModel:
     def on(self, device: torch.device | str) -> Model:
         """The decoder on a device; raises ConfigError for one that there is not."""
         check_device(device)
-        placed = {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
+        if isinstance(self._tensors, DirectoryWeights):
+            placed: Mapping[str, torch.Tensor] = self._tensors.on(device)
+        else:
+            placed = {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
         decoder = Decoder(self.config, placed, forecast=self._forecast, source=f"model={self._source!r}")
         return Model(name=self.name, decoder=decoder, tokenizer=self.tokenizer)
 
@@ -83,7 +89,7 @@ def load_model(
 def read_model(
     source: str | Path = SMOLLM2, *, dtype: torch.dtype = torch.float32, forecast: Path | None = None
 ) -> ReadModel:
-    """Read a decoder's weights and its tokenizer into host memory.
+    """Read a decoder's constants and its tokenizer, and make its weights ready to be placed.
 
     source    "smollm2", a .gguf file, or a directory with config.json and safetensors
     dtype     of all tensors; one of float32, float64, bfloat16, float16
@@ -99,12 +105,11 @@ def read_model(
         if path.name == name and not path.suffix:
             raise UnknownNameError(what="model", name=name, known=(SMOLLM2,))
         raise WeightsError(f"model={name!r} does not exist; name a GGUF file, a model directory or 'smollm2'")
-    config, tensors, tokenizer = _directory(path) if path.is_dir() else _gguf(path, dtype)
+    config, tensors, tokenizer = _directory(path, dtype) if path.is_dir() else _gguf(path, dtype)
     known_as = SMOLLM2_SHAPE if name == SMOLLM2 else path.stem
     config = attrs.evolve(config, shape=attrs.evolve(config.shape, name=known_as))
     if forecast is None and name == SMOLLM2 and SHIPPED_FORECAST.exists():
         forecast = SHIPPED_FORECAST
-    check_values(tensors, source=f"weights={name!r}", hint="restore the file")
     projections = None if forecast is None else load_forecast(forecast, config.shape)
     return ReadModel(
         name=known_as, config=config, tokenizer=tokenizer, dtype=dtype, tensors=tensors, forecast=projections,
@@ -135,10 +140,11 @@ def _gguf(path: Path, dtype: torch.dtype) -> Loaded:
         tensors = {key: tensor.to(dtype) for key, tensor in read.tensors.items()}
         cached = CachedModel(read.config, tensors, tokenizer.to_json())
         store(path, dtype, cached)
+    check_values(cached.tensors, source=f"weights={str(path)!r}", hint="restore the file")
     return cached.config, cached.tensors, tokenizer_from_text(cached.tokenizer_json, source=str(path))
 
 
-def _directory(path: Path) -> Loaded:
-    config, tensors = read_directory(path)
+def _directory(path: Path, dtype: torch.dtype) -> Loaded:
+    config, tensors = read_directory(path, dtype=dtype)
     file = path / "tokenizer.json"
     return config, tensors, tokenizer_from_file(file) if file.exists() else None

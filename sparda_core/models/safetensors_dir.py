@@ -2,37 +2,143 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
+from safetensors import SafetensorError, safe_open
 
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.files import parse_json
 from sparda_core.models.config import DecoderConfig
-from sparda_core.models.files import read_tensors
-from sparda_core.models.weights import check_layers, check_shapes, expected_shapes
-from sparda_core.shapes import ModelShape
+from sparda_core.models.families.registry import read_config
+from sparda_core.models.families.settings import Settings
+from sparda_core.models.stream import DTYPES
+from sparda_core.models.weights import (
+    EMBED,
+    HEAD,
+    check_layers,
+    check_narrowed,
+    check_shapes,
+    check_values,
+    expected_tensors,
+    some,
+)
 
-_HINT = "use a complete Llama checkpoint"
+_HINT = "use a complete checkpoint"
+#: Buffers of old checkpoints that our decoder makes itself, and projections that are no part of the base model.
+_BESIDE = (".rotary_emb.inv_freq", ".q_future_proj.weight", ".q_curr_proj.weight")
 
 
-def read_directory(path: Path) -> tuple[DecoderConfig, dict[str, torch.Tensor]]:
-    """Constants and tensors, in the dtype they are stored in, by checkpoint name.
+class DirectoryWeights(Mapping[str, torch.Tensor]):
+    """Tensors of a checkpoint by name; each is read, checked and converted when it is asked for, and not kept.
 
-    raises  WeightsError if a file is absent or unreadable, the model is not a plain Llama
-            (biases, scaled rotary positions, another activation) or tensors are missing.
+    sizes, dtypes  shape of every tensor and the dtype it is stored in (None: no floats of 16 bits or more)
+    Whoever takes it tensor by tensor never holds a second copy of the model.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], *, source: str, dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
+        """dtype None: as stored. Raises WeightsError for a file that cannot be read, or a name in two of them."""
+        self._source, self._dtype, self._device = source, dtype, torch.device(device)
+        self.sizes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, torch.dtype | None] = {}
+        self._files: dict[str, Any] = {}
+        for path in files:
+            for name, size, kind, file in _headers(path):
+                if name in self._files:
+                    raise WeightsError(f"{source}: tensor {name} is in two files, {path.name} the second; {_HINT}")
+                self.sizes[name], self.dtypes[name], self._files[name] = size, kind, file
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Read one tensor; raises WeightsError unless it holds finite numbers of at least 16 bits."""
+        try:
+            stored: torch.Tensor = self._files[name].get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{self._source}: tensor {name} cannot be read ({error}); restore the file") from error
+        check_values({name: stored}, source=self._source, hint="restore the file")
+        placed = stored.to(self._device, self._dtype or stored.dtype)
+        check_narrowed(name, stored, placed, source=self._source)
+        return placed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def on(self, device: torch.device | str) -> DirectoryWeights:
+        """The same, to be placed on another device."""
+        return self._but(list(self), torch.device(device))
+
+    def only(self, names: Sequence[str]) -> DirectoryWeights:
+        """The same with fewer names."""
+        return self._but(names, self._device)
+
+    def _but(self, names: Sequence[str], device: torch.device) -> DirectoryWeights:
+        fewer = DirectoryWeights([], source=self._source, dtype=self._dtype, device=device)
+        fewer.sizes = {name: self.sizes[name] for name in names}
+        fewer.dtypes = {name: self.dtypes[name] for name in names}
+        fewer._files = {name: self._files[name] for name in names}
+        return fewer
+
+
+def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], torch.dtype | None, Any]]:
+    """Name, shape, dtype and open file of every tensor."""
+    try:
+        file: Any = safe_open(path, framework="pt")
+        for name in file.keys():  # noqa: SIM118
+            part = file.get_slice(name)
+            yield name, tuple(part.get_shape()), DTYPES.get(part.get_dtype()), file
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"weights={str(path)!r} cannot be read ({error}); restore the file") from error
+
+
+def read_constants(path: Path) -> DecoderConfig:
+    """Only what config.json and generation_config.json say; raises WeightsError as `read_directory` does."""
+    return _config(path, f"weights={str(path)!r}")
+
+
+def read_directory(
+    path: Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> tuple[DecoderConfig, DirectoryWeights]:
+    """Constants, and tensors by checkpoint name, read as they are asked for.
+
+    dtype   of the tensors; None: as they are stored
+    raises  WeightsError if a file is absent or unreadable, the family or something in it is not supported, or tensors
+            are missing, have another shape, or are there and belong to no part of the decoder; names are listed.
     """
     source = f"weights={str(path)!r}"
-    config = _config(_json(path / "config.json"), source, name=path.name)
-    found: dict[str, torch.Tensor] = {}
-    for file in _files(path):
-        found |= read_tensors(file)[0]
+    config = _config(path, source)
+    found = DirectoryWeights(_files(path), source=source, dtype=dtype, device=device)
     check_layers(config.shape, len(found), source=source, hint=_HINT)
-    expected = expected_shapes(config.shape)
-    tensors = {name: tensor for name, tensor in found.items() if name in expected}
-    check_shapes(tensors, expected, source=source, hint=_HINT)
-    return config, tensors
+    expected = expected_tensors(config)
+    check_shapes(found, expected, source=source, hint=_HINT)
+    beside = [name for name in found if name not in expected and not name.endswith(_BESIDE)]
+    if config.shape.tied_embeddings and HEAD in beside:
+        beside.remove(HEAD)
+        if not torch.equal(found[HEAD], found[EMBED]):
+            raise WeightsError(f"{source}: tie_word_embeddings is true, but {HEAD} differs from {EMBED}; set it false")
+    if beside:
+        raise WeightsError(f"{source}: {len(beside)} tensors are no part of this family ({some(beside)}); {_HINT}")
+    return config, found.only(list(expected))
+
+
+def _config(path: Path, source: str) -> DecoderConfig:
+    config = read_config(Settings(_json(path / "config.json"), source, path.name))
+    beside = path / "generation_config.json"
+    if not beside.exists():
+        return config
+    more = Settings(_json(beside), f"weights={str(beside)!r}", path.name).ids("eos_token_id")
+    ends = tuple(dict.fromkeys((*config.end_ids, *more)))
+    try:
+        return attrs.evolve(config, end_ids=ends, eos_id=ends[0] if ends else None)
+    except ConfigError as error:
+        raise WeightsError(f"weights={str(beside)!r}: {error}") from error
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -59,52 +165,3 @@ def _files(path: Path) -> list[Path]:
     if outside:
         raise WeightsError(f"{str(index)!r} names files outside its directory: {outside}; {_HINT}")
     return [path / name for name in names]
-
-
-def _config(raw: dict[str, Any], source: str, *, name: str) -> DecoderConfig:
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(scaling, dict):
-        raise WeightsError(f"{source}: rope_parameters={scaling!r} must be an object; {_HINT}")
-    rope = {"rope_type": "default"} | scaling
-    plain = {
-        "model_type": (raw.get("model_type"), "llama"),
-        "hidden_act": (raw.get("hidden_act", "silu"), "silu"),
-        "attention_bias": (bool(raw.get("attention_bias", False)), False),
-        "mlp_bias": (bool(raw.get("mlp_bias", False)), False),
-        "rope_type": (rope["rope_type"], "default"),
-    }
-    for key, (got, want) in plain.items():
-        if got != want:
-            raise WeightsError(f"{source}: {key}={got!r} is not supported, must be {want!r}")
-    try:
-        shape = ModelShape(
-            name=name,
-            layers=raw["num_hidden_layers"],
-            hidden=raw["hidden_size"],
-            ffn=raw["intermediate_size"],
-            q_heads=raw["num_attention_heads"],
-            kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
-            vocab=raw["vocab_size"],
-            context=raw["max_position_embeddings"],
-            tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        )
-        return DecoderConfig(
-            shape=shape,
-            rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta", 10000.0)),
-            norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            bos_id=_one(raw.get("bos_token_id")),
-            eos_id=_one(raw.get("eos_token_id")),
-            pad_id=_one(raw.get("pad_token_id")),
-        )
-    except KeyError as error:
-        raise WeightsError(f"{source}: config.json lacks {error}; {_HINT}") from error
-    except (ArithmeticError, ConfigError, TypeError, ValueError) as error:
-        raise WeightsError(f"{source}: {error}") from error
-
-
-def _one(value: int | list[int] | None) -> int | None:
-    """Some configs list several end tokens; the first is the model's own."""
-    if isinstance(value, list):
-        value = value[0] if value else None
-    return value if value is not None and value >= 0 else None

@@ -13,7 +13,7 @@ from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights, following_key, own_key
 from sparda_core.models.model import Model
-from sparda_core.models.weights import expected_shapes
+from sparda_core.models.weights import expected_tensors
 from sparda_core.shapes import ModelShape
 
 
@@ -22,7 +22,8 @@ class DrawnWeights(Mapping[str, torch.Tensor]):
     """A checkpoint that holds no tensor: each is drawn when it is asked for, the same every time.
 
     A decoder that takes it layer by layer never has much more than itself in memory. Matrices are normal with a
-    deviation of 1 / sqrt(fan in), so that activations stay finite through any number of layers; norms are near 1.
+    deviation of 1 / sqrt(fan in), so that activations stay finite through any number of layers; norms are near 1,
+    biases near 0.
     A name and a seed settle a tensor on one kind of device; another kind draws others.
     """
 
@@ -30,17 +31,18 @@ class DrawnWeights(Mapping[str, torch.Tensor]):
     seed: int
     dtype: torch.dtype
     device: torch.device
+    config: DecoderConfig | None = None
     sizes: Mapping[str, tuple[int, ...]] = attrs.field(init=False)
 
     @sizes.default
     def _expected(self) -> Mapping[str, tuple[int, ...]]:
-        return expected_shapes(self.shape)
+        return expected_tensors(self.config or DecoderConfig(shape=self.shape))
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Draw the tensor called `name`."""
         size = self.sizes[name]
         drawn = self.draw(name, size)
-        return drawn.mul_(0.1).add_(1) if len(size) == 1 else drawn
+        return drawn.mul_(0.1).add_(0 if name.endswith(".bias") else 1) if len(size) == 1 else drawn
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.sizes)
@@ -71,7 +73,7 @@ def synthetic_model(
     lead    of the Forecast
     config  constants of the model; of `shape`, with plain Llama's, if None
     """
-    weights = DrawnWeights(shape, seed, dtype, torch.device(device))
+    weights = DrawnWeights(shape, seed, dtype, torch.device(device), config)
     size = (shape.kv_heads * shape.head_dim, shape.hidden)
     projections: ForecastWeights | None = None
     if forecast:

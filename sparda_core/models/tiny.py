@@ -10,7 +10,7 @@ from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights
 from sparda_core.models.model import Model
-from sparda_core.models.weights import expected_shapes
+from sparda_core.models.weights import expected_tensors
 from sparda_core.shapes import ModelShape
 
 TINY_SHAPE = ModelShape(
@@ -27,13 +27,19 @@ TINY_SHAPE = ModelShape(
 )
 
 
-def random_weights(shape: ModelShape, *, seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Every tensor of `shape` by its checkpoint name: normal / sqrt(fan in), norms near 1."""
+def random_weights(
+    shape: ModelShape, *, seed: int, dtype: torch.dtype, config: DecoderConfig | None = None
+) -> dict[str, torch.Tensor]:
+    """Every tensor of `shape` by its checkpoint name: normal / sqrt(fan in), norms near 1, biases near 0.
+
+    config  of a family that has more tensors than a plain Llama
+    """
     source = torch.Generator().manual_seed(seed)
     tensors = {}
-    for name, size in expected_shapes(shape).items():
+    for name, size in expected_tensors(config or DecoderConfig(shape=shape)).items():
         drawn = torch.randn(size, generator=source, dtype=torch.float64)
-        tensors[name] = (1 + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1])).to(dtype)
+        middle = 0 if name.endswith(".bias") else 1
+        tensors[name] = (middle + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1])).to(dtype)
     return tensors
 
 

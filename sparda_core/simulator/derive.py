@@ -38,7 +38,8 @@ CARRIED = {
     "launch": ("step_s", "list_s"),
     "uva": (
         "in_flight_bytes", "round_trip_s", "repeated_round_trip_s", "cta_bytes_per_s", "beside_bytes_per_s",
-        "beside_bend", "drag_per_byte", "pairs",
+        "beside_bend", "late_bytes_per_s", "late_bend", "drag_per_byte", "drag_most_bytes", "sm_in_flight_bytes",
+        "pairs",
     ),
     "copy_engine": ("call_s",),
     "cpu_gather": ("call_s", "gather_bytes_per_s"),

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ProfileError
-from sparda_core.simulator.quantity import PieceCurve, Quantity, WaveShare
+from sparda_core.simulator.quantity import BendCurve, PieceCurve, Quantity, WaveShare
 
 #: Payload of 16 lanes one way at 512-byte packets, 24 bytes of overhead each (generation 6: 256-byte flits,
 #: 16 bytes each); bytes/s by PCIe generation.
@@ -144,10 +144,13 @@ class Uva:
     One CTA with q bytes in flight moves q / (t0 + q / b) bytes a second. t0 is round_trip_s for lists never
     seen before, repeated_round_trip_s for one that was copied before. CTAs add up until the ceiling.
     Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
-    n r / (1 + (n r / c) ** p) ** (1 / p), p = beside_bend.
+    n r / (1 + (n r / c) ** p) ** (1 / p), p = beside_bend. That is so where the copy was there first. One that comes
+    while a kernel runs gets the SMs that it leaves: b is late_bytes_per_s there, and late_bend says p.
 
     pairs          what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
     drag_per_byte  what a byte in flight adds to a kernel beside, as a share of the kernel's time alone
+    drag_most_bytes  bytes in flight beyond so many add nothing more
+    sm_in_flight_bytes  bytes in flight that one SM's registers have room for: CTAs that keep fewer share an SM
     """
 
     ceiling_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
@@ -157,32 +160,46 @@ class Uva:
     cta_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
     beside_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
     beside_bend: Quantity = number("1", 1, 100)
+    late_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
     drag_per_byte: Quantity = number("1/B", 1e-9, 1e-6, zero=True)
+    drag_most_bytes: Quantity = number("B", 16384, 2**30)
+    sm_in_flight_bytes: Quantity = number("B", 1024, 2**20)
+    late_bend: BendCurve
     pairs: PieceCurve | None = None
 
-    def one_bytes_per_s(self, in_flight: float, *, repeated: bool, beside: bool) -> float:
+    def one_bytes_per_s(
+        self, in_flight: float, *, repeated: bool = False, beside: bool = False, late: bool = False
+    ) -> float:
         """Rate of one CTA far below the ceiling."""
         t0 = (self.repeated_round_trip_s if repeated else self.round_trip_s).value
-        b = (self.beside_bytes_per_s if beside else self.cta_bytes_per_s).value
+        b = self.cta_bytes_per_s.value
+        if beside:
+            b = (self.late_bytes_per_s if late else self.beside_bytes_per_s).value
         return in_flight / (t0 + in_flight / b)
 
     def bytes_per_s(
         self, ctas: int, *, in_flight: float = 0.0, cluster: int = 1, piece: float = 0.0, repeated: bool = False,
-        beside: bool = False,
+        beside: bool = False, late: float = 0,
     ) -> float:  # fmt: skip
-        """Rate of `ctas` thread blocks, `beside` compute or with nothing beside them; never less with more of them.
+        """Rate of `ctas` thread blocks; never less with more of them.
 
+        beside     compute runs beside them
+        late       they came while it did, and it has so many tokens; 0: they were there first
         in_flight  bytes that each keeps in flight; 0: the profile's own
         cluster    more than 1: they sit in pairs on TPCs
         piece      bytes of a block; matters to such pairs alone
         """
-        one = self.one_bytes_per_s(in_flight or self.in_flight_bytes.value, repeated=repeated, beside=beside)
+        each = in_flight or self.in_flight_bytes.value
+        one = self.one_bytes_per_s(each, repeated=repeated, beside=beside, late=late > 0)
         one *= self._paired(one, cluster, piece)
         every, ceiling = ctas * one, self.ceiling_bytes_per_s.value
         if not beside:
             return min(every, ceiling)
-        low, high, bend = min(every, ceiling), max(every, ceiling), self.beside_bend.value
-        return float(low / (1 + (low / high) ** bend) ** (1 / bend))
+        return bent(every, ceiling, self.late_bend.at(late) if late else self.beside_bend.value)
+
+    def per_sm(self, in_flight: float = 0.0) -> int:
+        """Thread blocks with so many bytes in flight that one SM holds."""
+        return max(1, int(self.sm_in_flight_bytes.value / (in_flight or self.in_flight_bytes.value)))
 
     def drag(self, ctas: int, *, in_flight: float = 0.0, cluster: int = 1, piece: float = 0.0) -> float:
         """What the bytes that `ctas` thread blocks keep in flight add to a kernel beside them, as a share of its time.
@@ -190,8 +207,9 @@ class Uva:
         A pair on one TPC that moves less than twice one has as many fewer of them in flight.
         """
         each = in_flight or self.in_flight_bytes.value
-        one = self.one_bytes_per_s(each, repeated=False, beside=False)
-        return self.drag_per_byte.value * ctas * each * self._paired(one, cluster, piece)
+        one = self.one_bytes_per_s(each)
+        flying = ctas * each * self._paired(one, cluster, piece)
+        return self.drag_per_byte.value * min(flying, self.drag_most_bytes.value)
 
     def _paired(self, one: float, cluster: int, piece: float) -> float:
         """Share of its own rate `one` that a thread block keeps beside another one on its TPC."""
@@ -222,6 +240,12 @@ class CpuGather:
 
     call_s: Quantity = number("s", 1e-7, 1e-2)
     gather_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+
+
+def bent(rate: float, ceiling: float, p: float) -> float:
+    """A rate under a ceiling that is approached softly, the more sharply the larger p >= 1."""
+    low, high = min(rate, ceiling), max(rate, ceiling)
+    return float(low / (1 + (low / high) ** p) ** (1 / p))
 
 
 def scaled(quantity: Quantity, by: float) -> Quantity:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Op, Phase, StepPlan
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
@@ -60,12 +62,14 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
     if not work.h2d_bytes + work.d2h_bytes:
         charges = tuple(_compute_charges(profile, work))
     by_engine = needs_host_list(plan.engine)
-    grid, caps = _copy_ctas(profile, op, work) if plan.engine == "uva" and work.h2d_bytes else (None, ())
+    gather = _copy_ctas(profile, op, work, tokens) if plan.engine == "uva" and work.h2d_bytes else None
     inner_s = max(0, work.launches - 1) * gap_s
     return Price(
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
         latency_s=inner_s + _latency_s(profile, work, plan.engine), launches_s=inner_s, charges=charges, copies=True,
-        ctas=grid.ctas if grid else 0, grid=grid, copy_caps=caps, drag=_drag(profile, work) if grid else 0.0,
+        ctas=gather.grid.ctas if gather else 0, grid=gather.grid if gather else None,
+        copy_caps=gather.copy_caps if gather else (), late_caps=gather.late_caps if gather else (),
+        drag=_drag(profile, work) if gather else 0.0,
         tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
         host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, plan),
@@ -154,7 +158,8 @@ def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> li
 def _h2d_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
     link, law = profile.link.h2d_bytes_per_s.value, engine_of(profile, engine)
     if isinstance(law, Uva):
-        return _copy_ctas(profile, op, work)[1][-1][0]
+        # With all of its blocks placed and nothing beside.
+        return _copy_ctas(profile, op, work, 1).copy_caps[-1][0]
     if isinstance(law, CpuGather):
         return 1 / (1 / law.gather_bytes_per_s.value + 1 / link)
     if work.pieces < 1:
@@ -169,8 +174,16 @@ def _d2h_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
     return law.bytes_per_s(work.d2h_bytes / work.pieces, link)
 
 
-def _copy_ctas(profile: GpuProfile, op: Op, work: Work) -> tuple[Grid, tuple[tuple[float, float], ...]]:
-    """SMs that a gather wants, and its rate with 1, 2, ... CTAs on theirs: alone, beside compute."""
+@attrs.frozen
+class _Ctas:
+    """SMs that a gather wants, and its rates with 1, 2, ... CTAs on theirs, as a price has them."""
+
+    grid: Grid
+    copy_caps: tuple[tuple[float, float], ...]
+    late_caps: tuple[float, ...]
+
+
+def _copy_ctas(profile: GpuProfile, op: Op, work: Work, tokens: int) -> _Ctas:
     law = engine_of(profile, "uva")
     assert isinstance(law, Uva)
     if work.sms < 1:
@@ -178,15 +191,23 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work) -> tuple[Grid, tuple[tup
     link = profile.link.h2d_bytes_per_s.value
     piece = work.h2d_bytes / work.pieces if work.pieces else 0.0
 
-    def rate(ctas: int, *, beside: bool) -> float:
+    def rate(ctas: int, *, beside: bool, late: int = 0) -> float:
         alone = law.bytes_per_s(
             ctas, in_flight=work.in_flight_bytes, cluster=work.cluster, piece=piece, repeated=work.repeated,
-            beside=beside,
+            beside=beside, late=late,
         )  # fmt: skip
         return min(alone, link)
 
-    caps = tuple((rate(k, beside=False), rate(k, beside=True)) for k in range(1, work.sms + 1))
-    return Grid(ctas=work.sms, cluster=work.cluster, whole_sm=True), caps
+    every = range(1, work.sms + 1)
+    return _Ctas(
+        # Those of a cluster start on SMs of their own.
+        Grid(
+            ctas=work.sms, cluster=work.cluster, whole_sm=True,
+            per_sm=law.per_sm(work.in_flight_bytes) if work.cluster == 1 else 1,
+        ),
+        tuple((rate(k, beside=False), rate(k, beside=True)) for k in every),
+        tuple(rate(k, beside=True, late=max(1, tokens)) for k in every),
+    )  # fmt: skip
 
 
 def _drag(profile: GpuProfile, work: Work) -> float:

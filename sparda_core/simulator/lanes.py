@@ -145,7 +145,7 @@ class Lanes:
             # Held from the start: a copy kernel takes its SMs before its first byte moves.
             track.part = cost.part
             if cost.grid is not None:
-                track.part = self.machine.part(cost, len(track.placed), track.lag)
+                track.part = self.machine.part(cost, track.stand, track.lag)
             self.running.append(track)
             self.stale = True
 

@@ -152,5 +152,7 @@ def _engines(profile: GpuProfile) -> Iterator[str]:
         yield "uva.repeated_round_trip_s must be <= uva.round_trip_s: warm translations are no slower"
     if uva and uva.beside_bytes_per_s.value > uva.cta_bytes_per_s.value:
         yield "uva.beside_bytes_per_s must be <= uva.cta_bytes_per_s: compute beside it speeds no copy up"
+    if uva and uva.late_bytes_per_s.value > uva.beside_bytes_per_s.value:
+        yield "uva.late_bytes_per_s must be <= uva.beside_bytes_per_s: SMs that a kernel left are no better than any"
     if engine and engine.whole_bytes_per_s.value > link.h2d_bytes_per_s.value * 1.001:
         yield "copy_engine.whole_bytes_per_s must be <= link.h2d_bytes_per_s"

@@ -52,6 +52,7 @@ class Cost:
         "grid",
         "kernels",
         "labels",
+        "late_caps",
         "latency_ns",
         "launch_ns",
         "manner",
@@ -81,6 +82,7 @@ class Cost:
         self.places = self.grid is not None and self.grid.whole_sm
         self.kernels = price.kernels
         self.caps = price.copy_caps if self.places else ()
+        self.late_caps = price.late_caps if self.places else ()
         self.queue = price.queue
         self.waves_alone = 0
         # Bits of the flows that move anything.
@@ -196,8 +198,11 @@ class Machine:
         cost.waves_alone = waves_alone(grid, self.profile.sms)
         if not cost.waves_alone:
             raise ProfileError(f"{grid} never finds a place: profile {self.profile.name!r} has {self.profile.sms} SMs")
-        if cost.places and cost.caps and len(cost.caps) < grid.ctas:
-            raise ProfileError(f"copy_caps has {len(cost.caps)} entries for a copy kernel of {grid.ctas} thread blocks")
+        for name, caps in (("copy_caps", cost.caps), ("late_caps", cost.late_caps)):
+            if caps and len(caps) < grid.ctas:
+                raise ProfileError(f"{name} has {len(caps)} entries for a copy kernel of {grid.ctas} thread blocks")
+        if cost.late_caps and not cost.caps:
+            raise ProfileError("late_caps without copy_caps: a copy kernel has a rate alone, too")
 
     def windows(self, layout: Layout) -> Windows:
         """What is remembered of this layout's steps; of the last layout asked for."""
@@ -223,7 +228,10 @@ class Machine:
         return len(self._numbers) > _MOST_COSTS
 
     def part(self, cost: Cost, placed: int = 0, lag: float = 1.0) -> int:
-        """Number of a running operation: its cost, its placed thread blocks, its lag for want of SMs (>= 1)."""
+        """Number of a running operation: its cost, its placed thread blocks, its lag for want of SMs (>= 1).
+
+        placed  less than 0: so many of a copy whose first one was placed beside a compute kernel
+        """
         key = cost.number, placed, lag
         number = self._parts.get(key)
         if number is None:
@@ -320,7 +328,9 @@ class Machine:
         at = (cost.number, placed, beside_compute, factor)
         kinds = self._placed.get(at)
         if kinds is None:
-            cap = cost.caps[placed - 1][beside_compute]
+            cap = cost.caps[abs(placed) - 1][beside_compute]
+            if placed < 0 and beside_compute:
+                cap = cost.late_caps[-placed - 1]
             kinds = self._placed[at] = tuple(self.rates.kind(Demand(d.uses, cap / factor)) for d in cost.demands)
         return kinds
 

@@ -12,7 +12,7 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, WaveShare
+from sparda_core.simulator.quantity import Basis, BendCurve, PieceCurve, Quantity, WaveShare
 from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
@@ -38,7 +38,7 @@ class Grid:
     ctas        how many
     cluster     how many of them start together on one pair of SMs (a TPC): 1, or an even number
     per_sm      how many one SM holds at once
-    whole_sm    True for copy CTAs: each needs an SM that nothing else uses, and keeps it to the end
+    whole_sm    True for copy CTAs: they need SMs that nothing else uses, and keep them to the end
     """
 
     ctas: int
@@ -64,6 +64,7 @@ class Price:
     kernels    kernels of equal length that follow each other in it: between two of them SMs change hands
     wave_share what one more wave of its grid adds, as a share of the operation's time alone
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
+    late_caps  its rate beside compute where its first CTA found an SM while a compute kernel ran; empty: as copy_caps
     drag       what the bytes that a copy keeps in flight add to a kernel beside it, as a share of its time alone
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
@@ -85,6 +86,7 @@ class Price:
     kernels: int = 1
     wave_share: float = 0.0
     copy_caps: tuple[tuple[float, float], ...] = ()
+    late_caps: tuple[float, ...] = ()
     drag: float = 0.0
     queue: str = ""
     host_waits: bool = False
@@ -133,8 +135,8 @@ class Profile(abc.ABC):
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` of its replica run, >= 1.
 
-        What more waves take is added, copy_caps come on top. The order of `others` says nothing, nor does how much
-        a charge of any of them moves, but for none at all.
+        What more waves take is added, copy_caps and late_caps come on top. The order of `others` says nothing, nor
+        does how much a charge of any of them moves, but for none at all.
         """
 
     @property
@@ -205,7 +207,7 @@ class Profile(abc.ABC):
 def _bases(part: Any, prefix: str) -> Iterator[tuple[str, Basis]]:
     for field in attrs.fields(type(part)):
         value = getattr(part, field.name)
-        if isinstance(value, Quantity | WaveShare | PieceCurve):
+        if isinstance(value, Quantity | WaveShare | BendCurve | PieceCurve):
             yield prefix + field.name, value.basis
         elif attrs.has(type(value)):
             yield from _bases(value, f"{prefix}{field.name}.")

@@ -85,6 +85,31 @@ def _interpolate(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 
 
 @attrs.frozen(kw_only=True)
+class BendCurve:
+    """How sharply a ceiling is met, by tokens of the compute beside: p of x / (1 + (x / ceiling)^p)^(1/p).
+
+    bend  for each of `tokens`, >= 1; large: the smaller of x and the ceiling
+    Linear in log2(tokens); tokens outside the table take its nearest entry.
+    """
+
+    tokens: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
+    bend: tuple[float, ...] = attrs.field(converter=_floats)
+    source: str = attrs.field(validator=_text)
+    basis: Basis = attrs.field(converter=_basis)
+
+    @bend.validator
+    def _fits(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if len(value) != len(self.tokens) or any(not (math.isfinite(x) and x >= 1) for x in value):
+            raise ProfileError(f"bend={list(value)} must hold one finite number >= 1 for each of tokens")
+        if self.tokens[0] < 1:
+            raise ProfileError(f"tokens={list(self.tokens)} must be >= 1")
+
+    def at(self, tokens: float) -> float:
+        """Bend beside compute of `tokens` tokens."""
+        return _interpolate([math.log2(t) for t in self.tokens], self.bend, math.log2(max(tokens, 1)))
+
+
+@attrs.frozen(kw_only=True)
 class WaveShare:
     """What a second, nearly empty wave of a matrix product costs, by tokens.
 

@@ -58,13 +58,14 @@ class Slots:
             # Inside an operation the next kernel must find an SM: it could not end otherwise.
             inside = [own for own in self._lanes.main if own.retakes and own.replica == track.replica]
             spare = inside[0].cost.grid if inside else None
-            got = pool.place(grid.ctas - len(track.placed), grid.cluster, spare)
+            got = pool.place(grid.ctas - track.sitting, grid.cluster, spare)
             if got:
+                track.late = track.late if track.placed else bool(track.cost.late_caps) and pool.compute_sms > 0
                 track.placed += got
                 if track.flows or track in self._lanes.running:
-                    track.part = self._machine.part(track.cost, len(track.placed), track.lag)
+                    track.part = self._machine.part(track.cost, track.stand, track.lag)
                 self._lanes.stale = placed = self.restless = True
-                if len(track.placed) == grid.ctas:
+                if track.sitting == grid.ctas:
                     self.waiting.remove(track)
         return placed
 

@@ -1,13 +1,14 @@
 """SM slots: thread blocks hold SMs, whole ones, and keep them to the end. Placed by TPC, a pair of SMs.
 
-A copy kernel's thread block needs an SM that nothing else uses: one of a TPC that is wholly free if
-there is one, else of one that is half free. Beside a compute kernel it does not join another copy's block
-on a TPC but waits for the kernel's end: measured, a third lone block always costs. Blocks that start
-together (a cluster) take whole TPCs. A compute kernel holds the SMs of its first wave, spread over the
-TPCs; what it does not get there, more waves make up for.
+A copy kernel's thread block needs an SM that no compute kernel uses: one of a TPC that is wholly free if
+there is one, else of one that is half free. Blocks that start together (a cluster) take whole TPCs. A
+compute kernel holds the SMs of its first wave, spread over the TPCs; what it does not get there, more waves
+make up for.
 
-Measured on one H200 (132 SMs, 66 TPCs): matrix products of 128 thread blocks in clusters of 2 keep their
-speed beside two lone copy blocks (64 TPCs stay whole) and take a second wave beside three.
+Measured on one H200 (132 SMs, 66 TPCs) with matrix products of 128 thread blocks in clusters of 2. Copies that
+were there first spread: products keep their speed beside two lone blocks (64 TPCs stay whole) and take
+a second wave beside three. Copies that come while a product runs find the four SMs that it leaves: up to four
+whole blocks, or thirty-two of an eighth, cost it no wave, and the fifth waits for its end.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class SmPool:
     def _place(self, ctas: int, cluster: int, spare: Grid | None) -> tuple[_Held, Tpcs]:
         here, placed = self._held, list[int]()
         while len(placed) < ctas:
-            tpcs = _find(here.left(), cluster, here.free if here.compute else None)
+            tpcs = _find(here.left(), cluster)
             free = _shifted(here.free, tpcs, -1)
             if not tpcs or (spare is not None and not _seat(spare, free.count(PAIR), free.count(1)).waves):
                 break
@@ -172,17 +173,14 @@ def _shifted(free: tuple[int, ...], tpcs: Tpcs, by: int) -> tuple[int, ...]:
     return tuple(new)
 
 
-def _find(left: list[int], cluster: int, unshared: tuple[int, ...] | None) -> Tpcs:
+def _find(left: list[int], cluster: int) -> Tpcs:
     """TPCs for one cluster of copy blocks, from the highest; empty where it does not fit.
 
-    left      free SMs of each TPC
-    unshared  what copies leave of each TPC, where a lone block may not join them; else None
+    left  free SMs of each TPC
     """
     whole = [tpc for tpc in reversed(range(len(left))) if left[tpc] == PAIR]
     if cluster == 1:
-        half = [
-            tpc for tpc in reversed(range(len(left))) if left[tpc] == 1 and (unshared is None or unshared[tpc] == PAIR)
-        ]
+        half = [tpc for tpc in reversed(range(len(left))) if left[tpc] == 1]
         return tuple((whole or half)[:1])
     need = math.ceil(cluster / PAIR)
     return tuple(sorted(whole[:need] * PAIR)[:cluster]) if len(whole) >= need else ()

@@ -51,7 +51,7 @@ class Track:
     wanted_ns when it was ready for SMs
     part      number of its cost with the SMs it has (Machine.part)
     flows     all of its flows; `live` those that have not ended, and `mask` which those are, as bits
-    placed    TPC of each thread block of a copy kernel that has its SM
+    placed    TPC of each SM that a copy kernel holds; `late` where the first was taken beside a compute kernel
     lag       how much longer the kernel under way takes for want of SMs, >= 1
     program   what it runs by in state PROGRAM, and what runs `beside` it then (Machine.solve)
     kernel    which kernel of the operation is under way
@@ -60,8 +60,8 @@ class Track:
 
     __slots__ = (
         "beside", "compute", "cost", "costs", "due_ns", "flow_ns", "flows", "free_ns", "head", "issued", "kernel",
-        "lag", "ledger", "live", "mask", "op", "ops", "part", "placed", "program", "replica", "retakes", "start_ns",
-        "state", "waited_ns", "wanted_ns",
+        "lag", "late", "ledger", "live", "mask", "op", "ops", "part", "placed", "program", "replica", "retakes",
+        "start_ns", "state", "waited_ns", "wanted_ns",
     )  # fmt: skip
 
     def __init__(
@@ -77,10 +77,22 @@ class Track:
         self.flows: list[Flow] = []
         self.live: list[Flow] = []
         self.placed: tuple[int, ...] = ()
+        self.late = False
         self.lag = 1.0
         self.retakes = False
         self.program: Program | None = None
         self.beside: Situation = ()
+
+    @property
+    def sitting(self) -> int:
+        """Thread blocks of a copy kernel that have a place: as many as its SMs hold."""
+        grid = self.cost.grid
+        return 0 if grid is None else min(grid.ctas, len(self.placed) * grid.per_sm)
+
+    @property
+    def stand(self) -> int:
+        """The same as `Machine.part` wants it: less than 0 where the copy came late."""
+        return -self.sitting if self.late else self.sitting
 
     def open_flows(self, now_ns: int) -> None:
         """Begin the flows of the operation at the head."""

@@ -39,7 +39,7 @@ def chosen(
             check(view, found[view.layer], made[view.layer])
 
     pair = compose(model, selector, runtime, spec=spec, selector_options=options, page_blocks=2)
-    with pair.open() as session:
+    with pair.open_cpu() as session:
         row = session.add()
         session.prefill(row, TOKENS[:PROMPT], chunk=chunk)
         session.on_selection, session.on_layer = keep, attended

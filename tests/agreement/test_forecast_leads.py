@@ -32,7 +32,7 @@ def test_each_layer_selects_by_the_input_of_the_layer_so_far_before_it(runtime: 
     def attended(view: LayerView) -> None:
         inputs[view.layer] = view.x.clone()
 
-    with pair.open(page_blocks=2) as session:
+    with pair.open_cpu(page_blocks=2) as session:
         session.on_selection, session.on_layer = chosen, attended
         row = session.add()
         session.prefill(row, TOKENS[:70])
@@ -66,7 +66,7 @@ def test_a_named_selector_takes_the_lead_of_the_weights_and_an_option_wins() -> 
 
 def test_selectors_that_need_no_forecast_do_not_care_for_its_lead() -> None:
     model = tiny_model(FIVE, seed=7, dtype=torch.float64, lead=3)
-    with compose(model, "query", "offload-sync", spec=SPEC).open() as session:
+    with compose(model, "query", "offload-sync", spec=SPEC).open_cpu() as session:
         row = session.add()
         session.prefill(row, TOKENS[:40])
         assert session.decode({row: 1}).logits.isfinite().all()

@@ -10,11 +10,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from sparda_core.errors import WeightsError
 from sparda_core.models.config import DecoderConfig
-from sparda_core.models.decoder import Decoder, Projections
+from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import OWN_KEY, ForecastWeights
 from sparda_core.models.tiny import TINY_SHAPE, random_forecast, random_weights, tiny_model
 from sparda_core.models.weights import layer_key
 from sparda_core.shapes import ModelShape
+from tests.models.cached import decode_with_cache
 
 SHAPES = st.builds(
     lambda layers, hk, group, d, h: ModelShape(
@@ -71,33 +72,6 @@ def test_project_equals_separate_products_and_a_rotation_by_hand(shape: ModelSha
         for name, tensor in want.items():
             torch.testing.assert_close(getattr(got, name), tensor, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(decoder.query_of(layer, x_norm, positions_BT), want["q"], rtol=1e-12, atol=1e-12)
-
-
-def attend_by_hand(q_BHTD: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Last T queries over all cached keys, causal."""
-    group, tokens, total = q_BHTD.shape[1] // k.shape[1], q_BHTD.shape[2], k.shape[2]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    score: torch.Tensor = q_BHTD @ k.transpose(-1, -2) / q_BHTD.shape[-1] ** 0.5
-    hidden = torch.ones(tokens, total, dtype=torch.bool).triu(total - tokens + 1)
-    out: torch.Tensor = score.masked_fill(hidden, -torch.inf).softmax(-1) @ v
-    return out
-
-
-def decode_with_cache(decoder: Decoder, ids_BT: torch.Tensor, chunks: list[int]) -> torch.Tensor:
-    cache: list[tuple[torch.Tensor, torch.Tensor] | None] = [None] * decoder.shape.layers
-    logits, start = [], 0
-    for size in chunks:
-        positions_BT = torch.arange(start, start + size).expand(ids_BT.shape[0], size)
-        x = decoder.embed(ids_BT[:, start : start + size])
-        for layer in range(decoder.shape.layers):
-            p: Projections = decoder.project(layer, x, decoder.rotation(positions_BT))
-            past = cache[layer]
-            k, v = (p.k, p.v) if past is None else (torch.cat((past[0], p.k), 2), torch.cat((past[1], p.v), 2))
-            cache[layer] = (k, v)
-            x = decoder.mlp(layer, decoder.output(layer, x, attend_by_hand(p.q, k, v)))
-        logits.append(decoder.head(x))
-        start += size
-    return torch.cat(logits, 1)
 
 
 def test_decoding_with_position_offsets_equals_one_full_forward() -> None:

@@ -14,7 +14,7 @@ from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.simulator.cpu import CpuProfile, KindCost
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_parts import Compute, CopyEngine, Launch, Link, Memory, Uva
-from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity, WaveShare
+from sparda_core.simulator.quantity import Basis, BendCurve, PieceCurve, Quantity, WaveShare
 from sparda_core.simulator.run import WorkOfOp
 from sparda_core.work import Work, WorkContext
 
@@ -59,7 +59,9 @@ def gpu(
             ceiling_bytes_per_s=quantity(link, "B/s"), in_flight_bytes=quantity(1e9, "B"),
             round_trip_s=quantity(0, "s"), repeated_round_trip_s=quantity(0, "s"),
             cta_bytes_per_s=quantity(1e15, "B/s"), beside_bytes_per_s=quantity(1e15, "B/s"),
-            beside_bend=quantity(100, "1"), drag_per_byte=quantity(0, "1/B"),
+            beside_bend=quantity(100, "1"), late_bytes_per_s=quantity(1e15, "B/s"),
+            drag_per_byte=quantity(0, "1/B"), drag_most_bytes=quantity(1e9, "B"), sm_in_flight_bytes=quantity(1e9, "B"),
+            late_bend=BendCurve(tokens=(256,), bend=(100,), source="made up", basis=Basis.PRIOR),
         ),
         copy_engine=CopyEngine(
             call_s=quantity(0, "s"), whole_bytes_per_s=quantity(link, "B/s"),

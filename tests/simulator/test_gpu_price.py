@@ -43,20 +43,20 @@ def hbm_cap(price: Price) -> float:
 def test_a_product_has_the_librarys_grid_and_a_kernel_of_ours_its_own() -> None:
     product = priced(MLP, Work(hbm_bytes=1e6, launches=4))
     assert (product.grid, product.kernels) == (Grid(ctas=128, cluster=2), 4)
-    assert product.wave_share == 0.0991
+    assert product.wave_share == 0.1684
     ours = priced(MLP, Work(hbm_bytes=1e6, ctas=300, ctas_per_sm=2))
     assert ours.grid == Grid(ctas=300, per_sm=2)
-    assert ours.wave_share == 0.0991 / 2
+    assert ours.wave_share == 0.1684 / 2
     assert priced(MLP, Work()).grid is None
 
 
 def test_the_cost_of_a_wave_is_interpolated_over_tokens_and_spread_over_waves() -> None:
     shares = [priced(MLP, Work(hbm_bytes=1e6), tokens=tokens).wave_share for tokens in (1, 16, 32, 64, 128, 256)]
     assert shares == sorted(shares)
-    assert shares[2] == pytest.approx((0.0991 + 0.2183) / 2)
+    assert shares[2] == pytest.approx((0.1684 + 0.1992) / 2)
     chunk = h200().price(MLP, Work(flops=1e12), plan=attrs.evolve(plan(MLP), phase=Phase.PREFILL), tokens=2048)
     assert chunk.grid == Grid(ctas=1024, cluster=2)
-    assert chunk.wave_share == 0.7346 / 8
+    assert chunk.wave_share == 0.9114 / 8
 
 
 def test_a_kernel_at_its_ceiling_leaves_no_device_memory_to_others() -> None:
@@ -77,6 +77,8 @@ def test_a_gather_has_a_rate_for_every_number_of_ctas_placed() -> None:
     alone, beside = zip(*price.copy_caps, strict=True)
     assert alone == pytest.approx([37.5e9, 50.7e9, 50.7e9, 50.7e9], rel=0.01)
     assert beside == pytest.approx([33.4e9, 48.1e9, 50.2e9, 50.6e9], rel=0.01)
+    assert price.late_caps == pytest.approx([22.8e9, 35.1e9, 41.1e9, 44.3e9], rel=0.01)
+    assert all(late < first for late, first in zip(price.late_caps, beside, strict=True))
     assert price.charges[0].cap == alone[-1]
 
 

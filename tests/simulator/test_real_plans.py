@@ -22,9 +22,10 @@ from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.predict import Prediction, kernel_work, predict
 from sparda_core.simulator.profile_file import load_profile
-from sparda_core.simulator.quantity import PieceCurve, Quantity, WaveShare
+from sparda_core.simulator.quantity import BendCurve, PieceCurve, Quantity, WaveShare
 from sparda_core.spans import exposed_wait_ns
 from sparda_core.work import WorkContext
+from tests.simulator.beside import Copy, slowdown
 
 SHAPE = named_shape("minicpm4.1-8b")
 SPEC = BlockSpec(sink=1, local=32, budget=96)
@@ -122,6 +123,8 @@ def scenes(profile: GpuProfile) -> list[float]:
         made(Resident(), Query(), profile=attrs.evolve(profile, extrapolate=True), shape=few, context=8192, batch=400),
     ]
     out = [value for got in every if got.feasible for value in (got.step_s, got.exposed_s)]
+    # Copies that come while a product runs and find little room.
+    out.append(slowdown(Copy(ctas=32, in_flight=16384), 64, profile))
     return [*out, sum(got.need.device for got in every), *(float(got.feasible) for got in every)]
 
 
@@ -138,6 +141,8 @@ def changed(profile: GpuProfile, name: str) -> GpuProfile:
         # Thread blocks that start together are whole, and copies must leave some SMs.
         least = {"compute.product_cluster": 1.0, "compute.sms": 40.0}.get(name, 0.0)
         fresh: object = value.with_value(max(least, value.value / 20), "sensitivity")
+    elif isinstance(value, BendCurve):
+        fresh = attrs.evolve(value, bend=[1.0 for _ in value.bend])
     elif isinstance(value, WaveShare):
         fresh = attrs.evolve(value, share=[x + 0.5 for x in value.share])
     else:

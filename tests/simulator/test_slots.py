@@ -10,7 +10,7 @@ from sparda_core.plan import Lane, Op
 from sparda_core.simulator.profile import Grid
 from sparda_core.simulator.run import Simulator
 from tests.simulator.scenes import plan
-from tests.simulator.seats import Seats, busy, copy, no_work, ran
+from tests.simulator.seats import UNIT, Seats, busy, copy, no_work, ran
 
 #: Two compute operations; a copy that is ready when the step begins.
 PAIR = plan(Op(kind="a"), Op(kind="b"), Op(kind="c", lane=Lane.H2D))
@@ -58,8 +58,19 @@ def test_blocks_are_placed_one_by_one_and_each_brings_its_rate() -> None:
     few = Grid(ctas=6, cluster=2)
     caps = [(0.25, 0.25), (0.5, 0.5), (1.0, 1.0)]
     costs = [busy(100, copies=True, resource="hbm"), busy(900, grid=few), busy(900, grid=few), copy(1000, 3, caps=caps)]
-    # One of three takes the free TPC at 100 and moves 0.25 a nanosecond; from 900 on, with the others, it is 1.
-    assert ran(LATE, costs)["c"] == (100, 900 + (1000 - 200))
+    # Two of three take the free TPC at 100 and move 0.5 a nanosecond; from 900 on, with the third, it is 1.
+    assert ran(LATE, costs)["c"] == (100, 900 + (1000 - 400))
+
+
+def test_blocks_that_an_sm_has_room_for_share_it_where_others_are_taken() -> None:
+    caps = [(number / 8, number / 8) for number in range(1, 9)]
+    full, few = Grid(ctas=8, cluster=2), Grid(ctas=6, cluster=2)
+    for per_sm, grid, span in ((1, few, (100, 900 + 1000 - 200)), (4, few, (100, 1100)), (4, full, (900, 1900))):
+        many = copy(1000, 8, caps=caps)
+        assert many.grid is not None
+        many = attrs.evolve(many, grid=attrs.evolve(many.grid, per_sm=per_sm))
+        costs = [busy(100, copies=True, resource="hbm"), busy(900, grid=grid), busy(2000, grid=Grid(ctas=1)), many]
+        assert ran(LATE, costs)["c"] == span, (per_sm, grid)
 
 
 def test_a_copy_is_slower_beside_compute_launch_gaps_included_and_faster_once_compute_waits() -> None:
@@ -71,6 +82,18 @@ def test_a_copy_is_slower_beside_compute_launch_gaps_included_and_faster_once_co
     ]  # fmt: skip
     # At work until 200 (its launch gap too), waits until 400, at work until 500: 100 + 200 + 50 moved by then.
     assert ran(made, costs)["c"] == (0, 500 + 650)
+
+
+def test_a_copy_that_came_while_a_kernel_ran_keeps_the_rate_of_the_sms_that_were_left() -> None:
+    few = Grid(ctas=6, cluster=2)
+    late = attrs.evolve(copy(1000, caps=[(1.0, 0.5)]), late_caps=(0.25 * UNIT,))
+    kernels = [busy(900, grid=few), busy(900, grid=few)]
+    # Beside compute until 1800; what is left goes at the rate alone.
+    assert ran(LATE, [busy(100, copies=True, resource="hbm"), *kernels, late])["c"] == (100, 1800 + (1000 - 425))
+    # There first, it has the other rate beside the same kernels, and so it has where a kernel's end let it in.
+    assert ran(PAIR, [*kernels, late])["c"] == (0, 1800 + (1000 - 900))
+    full = [busy(900, grid=ALL), busy(900, grid=few)]
+    assert ran(LATE, [busy(100, copies=True, resource="hbm"), *full, late])["c"] == (900, 1800 + (1000 - 450))
 
 
 def test_a_compute_kernel_waits_where_copies_hold_every_sm() -> None:
@@ -98,7 +121,7 @@ def test_an_observer_sees_how_many_sms_each_side_holds() -> None:
     simulator.run(
         simulator.ready(costs), lambda now_ns, told: seen.update({now_ns: (told["sms_compute"], told["sms_copy"])})
     )
-    assert seen == {0: (6, 0), 100: (6, 1), 400: (6, 0), 1000: (0, 0), 1001: (0, 0)}
+    assert seen == {0: (6, 0), 100: (6, 2), 400: (6, 0), 1000: (0, 0), 1001: (0, 0)}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +129,8 @@ def test_an_observer_sees_how_many_sms_each_side_holds() -> None:
     [
         (busy(1, grid=Grid(ctas=2, cluster=10)), "never finds a place"),
         (copy(1, 2, cluster=10), "never finds a place"),
-        (copy(1, 3, caps=[(1.0, 1.0)]), "1 entries for a copy kernel of 3"),
+        (copy(1, 3, caps=[(1.0, 1.0)]), "copy_caps has 1 entries for a copy kernel of 3"),
+        (attrs.evolve(copy(1), late_caps=(1.0,)), "late_caps without copy_caps"),
         (busy(1, grid=Grid(ctas=0)), "must be >= 1"),
         (busy(1, grid=ALL, kernels=0), "must be >= 1"),
     ],

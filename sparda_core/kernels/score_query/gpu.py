@@ -184,7 +184,7 @@ def _shares_kernel(
         b_score = known(tl.sum(tl.exp2(b_logits - b_top[None, None, :]) * b_share[None, None, :], axis=2), m_n)
         edge_score = float("-inf")
         if SPILL > 0:
-            b_edge = tl.exp2(b_edge - b_top[None, :]) * b_share[None, :]  # type: ignore[possibly-undefined]
+            b_edge = tl.exp2(b_edge - b_top[None, :]) * b_share[None, :]
             edge_score = tl.max(known(tl.sum(b_edge, axis=1), m_edge), axis=0)  # type: ignore[possibly-undefined]
         b_best = best_of_blocks(b_score, edge_score, REACH, SPILL)
         m_b = (o_b < blocks) & (o_b * (REACH * STRIDE) <= at)

@@ -1,4 +1,4 @@
-"""Dense prefill on a GPU: a chunk of one row's tokens at any offset, each query to all tokens before it."""
+"""Prefill on a GPU: a chunk of one row's tokens at any offset, each query to all tokens before it or to some."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from torch.nn.attention.bias import causal_lower_right
 Observer = Callable[[int, torch.Tensor, torch.Tensor, int], None]
 
 
+#: (layer, its projections, keys and values [Hk, N, D] of the row so far, position of the chunk's first token) -> what
+#: its tokens attended to, [1, Hq, T, D]. The row's memory holds the chunk by then, entries included.
+Attention = Callable[[int, Any, torch.Tensor, torch.Tensor, int], torch.Tensor]
+
+
 class RowMemory(Protocol):
     """Where a row's K and V lie, by place and layer."""
 
@@ -23,9 +28,15 @@ class RowMemory(Protocol):
         """K and V [Hk, stop - start, D] of some tokens, on the device."""
 
 
+def attend_dense(_: int, made: Any, keys: torch.Tensor, values: torch.Tensor, __: int) -> torch.Tensor:
+    """An `Attention` of each token to all up to it."""
+    return attend_before(made.q, keys[None], values[None])
+
+
 def prefill_chunk(
-    decoder: Any, memory: RowMemory, place: int, ids: torch.Tensor, offset: int, observe: Observer
-) -> torch.Tensor:
+    decoder: Any, memory: RowMemory, place: int, ids: torch.Tensor, offset: int, observe: Observer,
+    attend: Attention = attend_dense,
+) -> torch.Tensor:  # fmt: skip
     """Logits [vocab] after `ids`.
 
     decoder  a Decoder, whose rotary table holds every position of the chunk
@@ -43,7 +54,7 @@ def prefill_chunk(
             earlier = memory.read(place, layer, 0, offset)
             keys, values = (torch.cat(pair, dim=1) for pair in zip(earlier, (keys, values), strict=True))
         memory.load(place, layer, made.k[0], made.v[0], offset)
-        x = decoder.mlp(layer, decoder.output(layer, x, attend_before(made.q, keys[None], values[None])))
+        x = decoder.mlp(layer, decoder.output(layer, x, attend(layer, made, keys, values, offset)))
     logits: torch.Tensor = decoder.head(x[:, -1])
     return logits[0]
 

@@ -100,7 +100,8 @@ def a_product_beside_a_copy_loses_its_waves_its_memory_and_the_drag_once(pair: B
     assert profile.uva is not None
     grid = profile.product_grid(pair.tokens)
     waves = slowdown(grid, profile.sms, pair.ctas, 1, profile.wave_share(grid, pair.tokens))
-    longer = waves + profile.uva.drag_per_byte.value * pair.ctas * pair.in_flight
+    law = profile.uva
+    longer = waves + law.drag_per_byte.value * min(pair.ctas * pair.in_flight, law.drag_most_bytes.value)
     taken = profile.memory.link_hbm_weight.value * profile.link.h2d_bytes_per_s.value
     memory = 1 / (1 - taken / profile.memory.hbm_bytes_per_s.value)
     alone, beside = pair.product_ns(beside=False), pair.product_ns(beside=True)

@@ -40,16 +40,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("three-on-a-tpc", "a TPC that is full takes another copy CTA")
 def _(patch: pytest.MonkeyPatch) -> None:
     find = sms._find
-    patch.setattr(sms, "_find", lambda left, cluster, free: find(left, cluster, free) or (0,) * cluster)
+    patch.setattr(sms, "_find", lambda left, cluster: find(left, cluster) or (0,) * cluster)
 
 
 @mutant("lone-copies-share-a-tpc", "lone copy CTAs fill half a TPC before they take another")
 def _(patch: pytest.MonkeyPatch) -> None:
     find = sms._find
 
-    def packed(left: list[int], cluster: int, unshared: tuple[int, ...] | None) -> tuple[int, ...]:
+    def packed(left: list[int], cluster: int) -> tuple[int, ...]:
         half = [tpc for tpc, free in enumerate(left) if free == 1]
-        return tuple(half[:1]) if cluster == 1 and half else find(left, cluster, unshared)
+        return tuple(half[:1]) if cluster == 1 and half else find(left, cluster)
 
     patch.setattr(sms, "_find", packed)
 
