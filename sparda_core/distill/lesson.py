@@ -102,6 +102,8 @@ def _places(
 ) -> list[_Place]:
     """Documents that any query lies in."""
     found, start, at = [], 0, 0
+    # Looked up for the whole row, as its queries and keys are: frequencies may depend on the longest document.
+    turn = decoder.rotation(torch.cat([torch.arange(n, device=positions_Q.device) for n in lengths])[None])
     for length in lengths:
         stop = start + length
         end = at + int(((positions_Q >= start) & (positions_Q < stop)).sum())
@@ -115,7 +117,7 @@ def _places(
                     positions=within,
                     visible=visible_entries(within, spec.entry_count(length), spec),
                     free=free_blocks(within, spec.block_count(length), spec),
-                    turn=decoder.rotation(within[None]),
+                    turn=Rotation(turn.cos[:, positions_Q[at:end]], turn.sin[:, positions_Q[at:end]]),
                 )
             )
         start, at = stop, end
