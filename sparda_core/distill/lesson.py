@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import torch
 
-from sparda_core.distill.backbone import Attend, read_row
+from sparda_core.distill.backbone import Attend, read_row, row_rotation
 from sparda_core.distill.scores import (
     entries_of,
     forecast_entry_scores,
@@ -102,8 +102,7 @@ def _places(
 ) -> list[_Place]:
     """Documents that any query lies in."""
     found, start, at = [], 0, 0
-    # Looked up for the whole row, as its queries and keys are: frequencies may depend on the longest document.
-    turn = decoder.rotation(torch.cat([torch.arange(n, device=positions_Q.device) for n in lengths])[None])
+    turn = row_rotation(decoder, lengths)  # as the row's own queries and keys
     for length in lengths:
         stop = start + length
         end = at + int(((positions_Q >= start) & (positions_Q < stop)).sum())
