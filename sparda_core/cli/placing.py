@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 def read(args: argparse.Namespace) -> ReadModel:
     """The model of --model and --forecast, in host memory; raises ConfigError for a --device that there is not."""
+    import torch
+
     from sparda_core.models.load import check_device, read_model
 
     check_device(args.device)
     (check_cpu if args.device == "cpu" else check_gpu)(args)
     with console(sys.stderr).status(f"loading {args.model}"):
-        return read_model(args.model, forecast=args.forecast)
+        return read_model(args.model, forecast=args.forecast, dtype=getattr(torch, args.dtype or "float32"))
 
 
 def place(
