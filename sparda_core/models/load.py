@@ -143,8 +143,10 @@ def _gguf(path: Path, dtype: torch.dtype) -> Loaded:
         read = read_gguf(path)
         tokenizer = tokenizer_from_gguf(read.fields, source=f"weights={str(path)!r}")
         tensors = {key: tensor.to(dtype) for key, tensor in read.tensors.items()}
-        cached = CachedModel(read.config, tensors, tokenizer.to_json())
-        store(path, dtype, cached)
+        fresh = CachedModel(read.config, tensors, tokenizer.to_json())
+        store(path, dtype, fresh)
+        # Mapped from disk, where that could be written: what was expanded is let go before the decoder copies it.
+        cached = load_cached(path, dtype) or fresh
     check_values(cached.tensors, source=f"weights={str(path)!r}", hint="restore the file")
     return cached.config, cached.tensors, tokenizer_from_text(cached.tokenizer_json, source=str(path))
 

@@ -59,7 +59,7 @@ def test_states_are_those_of_a_session_that_read_the_prompt_and_decodes_the_rest
         queries[view.layer, int(view.positions[0, 0])] = view.query[0, :, 0]
 
     ids = toy_stream(TOKENS).tolist()
-    with compose(decoder, "forecast", runtime, spec=SPEC, page_blocks=2).open() as session:
+    with compose(decoder, "forecast", runtime, spec=SPEC, page_blocks=2).open_cpu() as session:
         row = session.add()
         session.prefill(row, ids[:PROMPT])
         session.on_layer = keep
@@ -121,8 +121,8 @@ def test_a_killed_run_on_its_own_states_ends_as_an_uninterrupted_one(tmp_path: P
         train(toy_model().decoder, stream, config, Habits(checkpoint=path, checkpoint_every=3, on_step=kill))
     resumed = train(toy_model().decoder, stream, config, Habits(checkpoint=path, resume=True))
     assert resumed.losses == whole.losses
+    other = attrs.evolve(config, states="dense")
     with pytest.raises(ConfigError, match="states differ"):
-        other = attrs.evolve(config, states="dense")
         train(toy_model().decoder, stream, other, Habits(checkpoint=path, resume=True))
 
 
