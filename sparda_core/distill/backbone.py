@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.decoder import Decoder, Projections, Visit
 
 if TYPE_CHECKING:
@@ -33,12 +34,19 @@ def layer_at_hand(decoder: Decoder, layer: int) -> Iterator[None]:
         yield
 
 
-def read_row(decoder: Decoder, ids_T: torch.Tensor, lengths: Sequence[int], visit: Visit) -> None:
+#: (layer, its projections, lengths of the documents) -> attention [1, Hq, T, D].
+Attend = Callable[[int, Projections, Sequence[int]], torch.Tensor]
+
+
+def read_row(
+    decoder: Decoder, ids_T: torch.Tensor, lengths: Sequence[int], visit: Visit, attend: Attend | None = None
+) -> None:
     """Run the layers over documents that lie one behind the other, without gradient.
 
     ids_T    int [T]
     lengths  tokens of each document, adding up to T; each starts at position 0 and attends to itself alone
     visit    called as visit(layer, projections) with [1, T, ...] tensors, before the layer's attention
+    attend   gives a layer's attention; left out, each token attends to all before it in its document
 
     What comes after the last layer's projections is not computed: nobody looks at it.
     """
@@ -54,7 +62,9 @@ def read_row(decoder: Decoder, ids_T: torch.Tensor, lengths: Sequence[int], visi
                 p = decoder.project(layer, x, turn)
                 visit(layer, p)
                 if layer < layers - 1:
-                    x = decoder.mlp(layer, decoder.output(layer, x, _attend(p, lengths, decoder.shape.group)))
+                    group = decoder.shape.group
+                    attention = _attend(p, lengths, group) if attend is None else attend(layer, p, lengths)
+                    x = decoder.mlp(layer, decoder.output(layer, x, attention))
 
 
 def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
@@ -62,7 +72,10 @@ def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
     parts, start = [], 0
     for length in lengths:
         stop = start + length
-        k, v = (t[:, :, start:stop].repeat_interleave(group, dim=1) for t in (p.k, p.v))
-        parts.append(F.scaled_dot_product_attention(p.q[:, :, start:stop], k, v, is_causal=True))
+        known = None if p.bias is None else p.bias[:, :, start:stop]
+        folded = fold_bias(*(t[:, :, start:stop] for t in (p.q, p.k, p.v)), known)
+        k, v = (t.repeat_interleave(group, dim=1) for t in (folded.keys, folded.values))
+        mixed = F.scaled_dot_product_attention(folded.query, k, v, is_causal=True, scale=folded.scale)
+        parts.append(folded.cut(mixed))
         start = stop
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)

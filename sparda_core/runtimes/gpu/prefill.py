@@ -1,4 +1,4 @@
-"""Dense prefill on a GPU: a chunk of one row's tokens at any offset, each query to all tokens before it."""
+"""Prefill on a GPU: a chunk of one row's tokens at any offset, each query to all tokens before it or to some."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from sparda_core.kernels.attend_dense.fold import fold_bias
 
 #: (layer, query [Hq, T, D], key [Hk, T, D], position of the first token): what a chunk made, for whoever keeps some.
 Observer = Callable[[int, torch.Tensor, torch.Tensor, int], None]
+
+
+#: (layer, its projections, keys and values [Hk, N, D] of the row so far, their biases [Hk, N] or None, position of the
+#: chunk's first token) -> what its tokens attended to, [1, Hq, T, D]. The row's memory holds the chunk by then, entries
+#: included.
+Attention = Callable[[int, Any, torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]
 
 
 class RowMemory(Protocol):
@@ -31,9 +37,17 @@ class RowMemory(Protocol):
         """Biases [Hk, stop] of a row's first tokens; None where the model has none."""
 
 
-def prefill_chunk(
-    decoder: Any, memory: RowMemory, place: int, ids: torch.Tensor, offset: int, observe: Observer
+def attend_dense(
+    _: int, made: Any, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, __: int
 ) -> torch.Tensor:
+    """An `Attention` of each token to all up to it."""
+    return attend_before(made.q, keys[None], values[None], None if bias is None else bias[None])
+
+
+def prefill_chunk(
+    decoder: Any, memory: RowMemory, place: int, ids: torch.Tensor, offset: int, observe: Observer,
+    attend: Attention = attend_dense,
+) -> torch.Tensor:  # fmt: skip
     """Logits [vocab] after `ids`.
 
     decoder  a Decoder, whose rotary table holds every position of the chunk
@@ -50,11 +64,9 @@ def prefill_chunk(
         if offset:
             earlier = memory.read(place, layer, 0, offset)
             keys, values = (torch.cat(pair, dim=1) for pair in zip(earlier, (keys, values), strict=True))
-        bias = None if made.bias is None else made.bias[0]
-        memory.load(place, layer, made.k[0], made.v[0], offset, bias)
-        known = memory.read_bias(place, layer, offset + ids.numel())
-        attended = attend_before(made.q, keys[None], values[None], None if known is None else known[None])
-        x = decoder.mlp(layer, decoder.output(layer, x, attended))
+        memory.load(place, layer, made.k[0], made.v[0], offset, None if made.bias is None else made.bias[0])
+        bias = memory.read_bias(place, layer, offset + ids.numel())
+        x = decoder.mlp(layer, decoder.output(layer, x, attend(layer, made, keys, values, bias, offset)))
     logits: torch.Tensor = decoder.head(x[:, -1])
     return logits[0]
 

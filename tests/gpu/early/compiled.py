@@ -30,6 +30,7 @@ from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.listed.gpu import list_forced, play_position, play_step
 from sparda_core.kernels.norm.gpu import rms_norm
+from sparda_core.kernels.norm.gpu_heads import norm_heads
 from sparda_core.kernels.quantise.gpu import quantise_closed
 from sparda_core.kernels.sample.gpu import greedy, sample_scratch
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
@@ -93,6 +94,7 @@ def small(early: int) -> None:
     """Norm, gate, and the ends of a step."""
     x, token = real(B, HIDDEN), torch.zeros(B, dtype=torch.int64)
     rms_norm(x, x[0], x, eps=1e-5, early=early)
+    norm_heads(real(B, (HQ + 2 * HK) * D), real(HQ + HK, D), eps=1e-5, early=early)
     silu_gate(real(B, 8192), x, early=early)
     embed_tokens(token, ints(B), real(100, HIDDEN), x, early=early)
     advance(ints(B), token, token, early=early)

@@ -24,6 +24,7 @@ OLD = {
     "_rotate_kernel": {"position", "cos", "sin"},
     "_append_kernel": {"position"},
     "_norm_kernel": {"weight"},
+    "_norm_heads_kernel": {"weight"},
     "_gate_kernel": set(),
     "_embed_kernel": {"position", "token", "table"},
     "_advance_kernel": {"position"},
