@@ -73,7 +73,7 @@ def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
     for length in lengths:
         stop = start + length
         known = None if p.bias is None else p.bias[:, :, start:stop]
-        folded = fold_bias(*(t[:, :, start:stop] for t in (p.q, p.k, p.v)), known)
+        folded = fold_bias(p.q[:, :, start:stop], p.k[:, :, start:stop], p.v[:, :, start:stop], known)
         k, v = (t.repeat_interleave(group, dim=1) for t in (folded.keys, folded.values))
         mixed = F.scaled_dot_product_attention(folded.query, k, v, is_causal=True, scale=folded.scale)
         parts.append(folded.cut(mixed))

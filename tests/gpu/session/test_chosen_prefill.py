@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.runtimes.gpu import chosen
 from sparda_core.runtimes.gpu.chosen import in_blocks
-from tests.gpu.session.worlds import WIDE, Pair, close, prompt
+from tests.gpu.session.worlds import SHAPE, SPEC, WIDE, Pair, close, prompt
 from tests.gpu_env import DEVICE
 
 ON_GPU = DEVICE.type == "cuda"
@@ -47,6 +48,22 @@ def test_scores_and_choice_where_the_tensors_lie_are_those_of_a_cpu(monkeypatch:
         for module in ("score_forecast.cpu", "topk.choose"):
             monkeypatch.setattr(f"sparda_core.kernels.{module}.on_cpu", lambda *_: False)
         close(pair.gpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK), want)
+
+
+@pytest.mark.parametrize("where", ["here", "as on a GPU"])
+def test_a_prompt_read_by_choice_adds_the_bias_of_its_tokens(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    shape, options = attrs.evolve(SHAPE, token_bias=True), {"select_blocks": 2}
+    with Pair(
+        "nosa", "offload-sync", spec=SPEC.with_budget(5), selector_options=options, shape=shape, places=1
+    ) as pair:
+        pair.add(prompt(BEFORE))
+        want = pair.cpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK)
+        if where != "here":
+            for module in ("score_query.cpu", "shortlist.cpu", "topk.choose"):
+                monkeypatch.setattr(f"sparda_core.kernels.{module}.on_cpu", lambda *_: False)
+        close(pair.gpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK), want)
+        monkeypatch.undo()
+        pair.steps(1)
 
 
 def test_a_later_turn_reads_what_the_turn_before_and_its_steps_wrote() -> None:
