@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.decoder import Decoder, Projections, Visit
 from sparda_core.models.rotary import Rotation
 
@@ -79,7 +80,10 @@ def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
     parts, start = [], 0
     for length in lengths:
         stop = start + length
-        k, v = (t[:, :, start:stop].repeat_interleave(group, dim=1) for t in (p.k, p.v))
-        parts.append(F.scaled_dot_product_attention(p.q[:, :, start:stop], k, v, is_causal=True))
+        known = None if p.bias is None else p.bias[:, :, start:stop]
+        folded = fold_bias(p.q[:, :, start:stop], p.k[:, :, start:stop], p.v[:, :, start:stop], known)
+        k, v = (t.repeat_interleave(group, dim=1) for t in (folded.keys, folded.values))
+        mixed = F.scaled_dot_product_attention(folded.query, k, v, is_causal=True, scale=folded.scale)
+        parts.append(folded.cut(mixed))
         start = stop
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)

@@ -22,6 +22,7 @@ from sparda_core.distill.lesson import LayerLesson, earlier_input
 from sparda_core.distill.objectives import BlockScores, Objective
 from sparda_core.distill.recall import top_free
 from sparda_core.distill.scores import entries_of, free_blocks, visible_entries
+from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.decoder import Decoder, Projections
 from sparda_core.shapes import BlockSpec
 
@@ -65,11 +66,14 @@ class OwnStates:
         """[Hq, n, D] of one document."""
         q, k, v = (t[0, :, at] for t in (p.q, p.k, p.v))
         length, group = q.shape[1], self.decoder.shape.group
-        keys, values = (t.repeat_interleave(group, dim=0) for t in (k, v))
+        folded = fold_bias(q[None], k[None], v[None], None if p.bias is None else p.bias[:, :, at])
+        query, scale = folded.query[0], folded.scale
+        keys, values = (t[0].repeat_interleave(group, dim=0) for t in (folded.keys, folded.values))
         prompt = min(self.first, length)
         done = []
         if prompt:
-            done = [F.scaled_dot_product_attention(q[:, :prompt], keys[:, :prompt], values[:, :prompt], is_causal=True)]
+            read = (query[:, :prompt], keys[:, :prompt], values[:, :prompt])
+            done = [F.scaled_dot_product_attention(*read, is_causal=True, scale=scale)]
         wide = torch.float64 if p.q.dtype == torch.float64 else torch.float32
         entries, whole = entries_of(k.to(wide), self.spec), k.to(wide)
         step = max(1, self.chunk_bytes // (_COPIES * q.shape[0] * length * q.element_size()))
@@ -81,10 +85,9 @@ class OwnStates:
                                   asked)  # fmt: skip
             score = score or self._score(lesson)
             seen = self.seen(lesson, score(lesson))[..., :stop].repeat_interleave(group, dim=0)
-            done.append(
-                F.scaled_dot_product_attention(q[:, start:stop], keys[:, :stop], values[:, :stop], attn_mask=seen)
-            )
-        return torch.cat(done, dim=1)
+            read = (query[:, start:stop], keys[:, :stop], values[:, :stop])
+            done.append(F.scaled_dot_product_attention(*read, attn_mask=seen, scale=scale))
+        return folded.cut(torch.cat(done, dim=1))
 
     def _lesson(
         self, layer: int, x_QE: torch.Tensor, q_HQD: torch.Tensor, k_GTD: torch.Tensor, entries: torch.Tensor,

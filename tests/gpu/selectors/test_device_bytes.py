@@ -44,7 +44,7 @@ def test_a_plan_knows_what_a_gpu_half_will_keep(name: str, label: str, tmp_path:
     world = World.random(spec=spec_for(name))
     drive = DeviceDrive(selector, world, places=PLACES, tokens=TOKENS, lead=lead)
     assert selector.device_bytes(sizes_of(drive.room)) == drive.half.used_bytes
-    assert (drive.half.used_bytes > 0) == (name in ("query", "infinigen", "replay"))
+    assert (drive.half.used_bytes > 0) == (name in ("query", "nosa", "infinigen", "replay"))
 
 
 def test_a_trace_counts_beside_the_selector_that_it_replaces() -> None:

@@ -76,6 +76,22 @@ def test_forecasts_of_two_layers_ahead_choose_for_those_layers() -> None:
     close(logits[1], logits[0])
 
 
+@pytest.mark.parametrize("where", ["here", "as on a GPU"])
+def test_a_prompt_read_by_choice_adds_the_bias_of_its_tokens(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    shape, options = attrs.evolve(SHAPE, token_bias=True), {"select_blocks": 2}
+    with Pair(
+        "nosa", "offload-sync", spec=SPEC.with_budget(5), selector_options=options, shape=shape, places=1
+    ) as pair:
+        pair.add(prompt(BEFORE))
+        want = pair.cpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK)
+        if where != "here":
+            for module in ("score_query.cpu", "shortlist.cpu", "topk.choose"):
+                monkeypatch.setattr(f"sparda_core.kernels.{module}.on_cpu", lambda *_: False)
+        close(pair.gpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK), want)
+        monkeypatch.undo()
+        pair.steps(1)
+
+
 def test_a_later_turn_reads_what_the_turn_before_and_its_steps_wrote() -> None:
     with Pair("query", "offload-sync", places=1) as pair:
         pair.add(prompt(BEFORE))
