@@ -13,6 +13,7 @@ import torch
 from sparda_core.compose import compose
 from sparda_core.distill.lesson import LayerLesson, observe
 from sparda_core.distill.own_states import OwnStates
+from sparda_core.distill.selected import Selection
 from sparda_core.distill.train import Habits, initial_weights, train
 from sparda_core.errors import ConfigError
 from sparda_core.layer_view import LayerView
@@ -34,9 +35,8 @@ def states(
     **more: Any,
 ) -> list[LayerLesson]:  # fmt: skip
     """Lessons of every layer at every position of the stream from the prompt on."""
-    own = OwnStates(
-        decoder=decoder, weights=forecast.by_target, lead=forecast.lead, spec=spec, first=PROMPT, **more
-    )  # fmt: skip
+    selection = Selection(decoder=decoder, spec=spec, first=PROMPT, **more)
+    own = OwnStates(selection=selection, weights=forecast.by_target, lead=forecast.lead)
     lessons: list[LayerLesson] = []
     ids = toy_stream(sum(lengths) if lengths else TOKENS)
     positions = torch.arange(PROMPT, len(ids))
@@ -57,7 +57,7 @@ def test_states_are_those_of_a_session_that_read_the_prompt_and_decodes_the_rest
         queries[view.layer, int(view.positions[0, 0])] = view.query[0, :, 0]
 
     ids = toy_stream(TOKENS).tolist()
-    with compose(decoder, "forecast", runtime, spec=SPEC, page_blocks=2).open() as session:
+    with compose(decoder, "forecast", runtime, spec=SPEC, page_blocks=2).open_cpu() as session:
         row = session.add()
         session.prefill(row, ids[:PROMPT])
         session.on_layer = keep
@@ -119,6 +119,6 @@ def test_a_killed_run_on_its_own_states_ends_as_an_uninterrupted_one(tmp_path: P
         train(toy_model().decoder, stream, config, Habits(checkpoint=path, checkpoint_every=3, on_step=kill))
     resumed = train(toy_model().decoder, stream, config, Habits(checkpoint=path, resume=True))
     assert resumed.losses == whole.losses
+    other = attrs.evolve(config, states="dense")
     with pytest.raises(ConfigError, match="states differ"):
-        other = attrs.evolve(config, states="dense")
         train(toy_model().decoder, stream, other, Habits(checkpoint=path, resume=True))
