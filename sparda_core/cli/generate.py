@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prefill", choices=("dense", "selector"), default="dense",
         help="how the prompt is read: every token sees all before it, or its own selection",
     )  # fmt: skip
-    add_spec(parser, BlockSpec())
+    add_spec(parser, BlockSpec(), of_model=True)
     add_model(parser)
     add_device(parser)
     add_gpu(parser)

@@ -15,6 +15,10 @@ NOT_NEGATIVE = number(int, least=0)
 SEED = number(int, least=0, most=2**63 - 1)
 
 
+class Default(int):
+    """An integer option that was left out: the number that a model without a word of its own gets."""
+
+
 def add_json(parser: argparse._ActionsContainer) -> None:
     """--json: one JSON document on standard output instead of tables."""
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
@@ -25,34 +29,48 @@ def add_shape(parser: argparse.ArgumentParser, *, default: str) -> None:
     parser.add_argument("--shape", default=default, metavar="NAME", help=f"model sizes: {', '.join(SHAPES)}")
 
 
-def add_spec(parser: argparse.ArgumentParser, spec: BlockSpec) -> None:
-    """Options of a BlockSpec; `spec` holds the defaults shown."""
-    group = parser.add_argument_group("blocks and entries")
+def add_spec(parser: argparse.ArgumentParser, spec: BlockSpec, *, of_model: bool = False) -> None:
+    """Options of a BlockSpec; `spec` holds the defaults shown.
+
+    of_model  an option that is left out is the model's own where its checkpoint names blocks; `spec` is where not
+    """
+    title = "blocks and entries (defaults: the checkpoint's own, or those shown)" if of_model else "blocks and entries"
+    group = parser.add_argument_group(title)
+    left_out = Default if of_model else int
     group.add_argument(
-        "--budget", type=POSITIVE, default=spec.budget, metavar="BLOCKS",
+        "--budget", type=POSITIVE, default=left_out(spec.budget), metavar="BLOCKS",
         help="blocks attended per KV head, forced ones included",
     )  # fmt: skip
     group.add_argument(
-        "--sink", type=NOT_NEGATIVE, default=spec.sink, metavar="BLOCKS", help="first blocks, always attended"
-    )
+        "--sink", type=NOT_NEGATIVE, default=left_out(spec.sink), metavar="BLOCKS",
+        help="first blocks, always attended",
+    )  # fmt: skip
     group.add_argument(
-        "--local", type=NOT_NEGATIVE, default=spec.local, metavar="BLOCKS",
+        "--local", type=NOT_NEGATIVE, default=left_out(spec.local), metavar="BLOCKS",
         help="blocks before the current one, always attended; the current one comes on top",
     )  # fmt: skip
-    group.add_argument("--block", type=POSITIVE, default=spec.block, metavar="TOKENS", help="tokens in a block")
     group.add_argument(
-        "--window", type=POSITIVE, default=spec.window, metavar="TOKENS", help="tokens averaged into one entry"
+        "--block", type=POSITIVE, default=left_out(spec.block), metavar="TOKENS", help="tokens in a block"
     )
     group.add_argument(
-        "--stride", type=POSITIVE, default=spec.stride, metavar="TOKENS", help="tokens between starts of two entries"
-    )
+        "--window", type=POSITIVE, default=left_out(spec.window), metavar="TOKENS",
+        help="tokens averaged into one entry",
+    )  # fmt: skip
+    group.add_argument(
+        "--stride", type=POSITIVE, default=left_out(spec.stride), metavar="TOKENS",
+        help="tokens between starts of two entries",
+    )  # fmt: skip
 
 
-def spec_of(args: argparse.Namespace) -> BlockSpec:
-    """The BlockSpec of parsed options; raises ConfigError where the numbers do not fit together."""
-    return BlockSpec(
-        block=args.block, window=args.window, stride=args.stride, sink=args.sink, local=args.local, budget=args.budget
-    )
+def spec_of(args: argparse.Namespace, own: BlockSpec | None = None) -> BlockSpec:
+    """The BlockSpec of parsed options; raises ConfigError where the numbers do not fit together.
+
+    own  what stands for options that were left out, where the command has them so
+    """
+    said = {name: getattr(args, name) for name in ("block", "window", "stride", "sink", "local", "budget")}
+    if own is not None:
+        said = {name: getattr(own, name) if isinstance(value, Default) else value for name, value in said.items()}
+    return BlockSpec(**said)
 
 
 def add_combination(parser: argparse.ArgumentParser, *, selector: str, runtime: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from sparda_core.cli.gpu_options import check_cpu, check_gpu, gpu_options
+from sparda_core.cli.gpu_options import DTYPES, check_cpu, check_gpu, gpu_options
 from sparda_core.cli.running import combine, method
 from sparda_core.cli.screen import console
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 
 def read(args: argparse.Namespace) -> ReadModel:
-    """The model of --model and --forecast, in host memory; raises ConfigError for a --device that there is not."""
+    """The model of --model, --forecast and --dtype, in host memory; raises ConfigError for a --device not there."""
+    import torch
+
     from sparda_core.models.load import check_device, read_model
 
     check_device(args.device)
     (check_cpu if args.device == "cpu" else check_gpu)(args)
     with console(sys.stderr).status(f"loading {args.model}"):
-        return read_model(args.model, forecast=args.forecast)
+        return read_model(args.model, forecast=args.forecast, dtype=getattr(torch, DTYPES[args.dtype or "fp32"][0]))
 
 
 def place(
@@ -43,7 +45,7 @@ def place(
     from sparda_core.compose import compose
 
     options = {"tokens": tokens, **gpu_options(args)}
-    asked = compose(model.shape, args.selector, args.runtime, **method(args), **options)
+    asked = compose(model.shape, args.selector, args.runtime, **method(args, model.config), **options)
     plan = asked.capacity(value_bytes=model.dtype.itemsize)
     sys.stderr.write(f"{plan.as_line()}\n")
     there = model.on(args.device)

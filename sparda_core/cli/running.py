@@ -20,6 +20,7 @@ from sparda_core.errors import ConfigError, WeightsError
 if TYPE_CHECKING:
     from sparda_core.bench.text import Reading
     from sparda_core.compose import Combination
+    from sparda_core.models.config import DecoderConfig
     from sparda_core.models.load import ReadModel
     from sparda_core.models.model import Model
 
@@ -51,13 +52,13 @@ def combine(args: argparse.Namespace, model: Model, **session_options: Any) -> C
         if any(value is not None for value in session_options.values()):
             raise ConfigError(OF_A_CPU)
         session_options = gpu_options(args)
-    return compose(model.decoder, args.selector, args.runtime, **method(args), **session_options)
+    return compose(model.decoder, args.selector, args.runtime, **method(args, model.config), **session_options)
 
 
-def method(args: argparse.Namespace) -> dict[str, Any]:
-    """What `compose` takes besides the model and the two names."""
+def method(args: argparse.Namespace, config: DecoderConfig) -> dict[str, Any]:
+    """What `compose` takes besides the model, of these constants, and the two names."""
     return {
-        "spec": spec_of(args), "selector_options": selector_options(args.selector_option),
+        "spec": spec_of(args, config.block_spec), "selector_options": selector_options(args.selector_option),
         "runtime_options": runtime_options(args),
     }  # fmt: skip
 

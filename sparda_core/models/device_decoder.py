@@ -16,7 +16,9 @@ from sparda_core.kernels.device import require_device
 from sparda_core.kernels.early import AT_END, early_of
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.norm.gpu import rms_norm
+from sparda_core.kernels.norm.gpu_heads import norm_heads
 from sparda_core.kernels.step.gpu import embed_tokens
+from sparda_core.kernels.token_bias.gpu import keep_bias
 from sparda_core.models.decoder import Decoder
 from sparda_core.shapes import BlockSpec
 
@@ -127,11 +129,14 @@ class DeviceParts:
         return self.x
 
     def project(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """x -> its input norm [B, hidden] and the fused product [B, F], not rotated yet."""
+        """x -> its input norm [B, hidden] and the fused product [B, F] with biases and norms of heads, not rotated."""
         w = self._decoder.layer_weights(layer)
         rms_norm(self.x, w.input_norm, self._x_norm, eps=self._config.norm_eps, early=self._model.early)
         proj = self._model.view("proj", self._batch, w.fused.shape[0])
-        return self._x_norm, torch.mm(self._x_norm, w.fused.t(), out=proj)
+        _product(self._x_norm, w.fused, w.bias, proj)
+        if w.qk_norm is not None:
+            norm_heads(proj, w.qk_norm, eps=self._config.norm_eps, early=self._model.early)
+        return self._x_norm, proj
 
     def rotate_append(
         self, layer: int, *, entries: torch.Tensor, ring: torch.Tensor, spec: BlockSpec, store: Store | None
@@ -144,6 +149,15 @@ class DeviceParts:
             forecast_next=self.forecast_next if heads.has_next else None,
             forecast_own=self.forecast_own if heads.has_own else None,
             key=self.key, value=self.value, entries=entries, ring=ring, spec=spec, store=store,
+            early=self._model.early,
+        )  # fmt: skip
+
+    def keep_bias(self, layer: int, *, tokens: torch.Tensor, means: torch.Tensor, spec: BlockSpec) -> None:
+        """What `rotate_append` left in `value` -> the token's bias, and the mean that it completes (see the kernel)."""
+        bias = self._decoder.layer_weights(layer).token_bias
+        assert bias is not None, "this model has no token bias"
+        keep_bias(
+            self.value, bias.scale, bias.delta, self.position, tokens=tokens, means=means, spec=spec,
             early=self._model.early,
         )  # fmt: skip
 
@@ -178,7 +192,11 @@ class DeviceParts:
         """
         both = self._model.proxy(layer)
         product, query = both[0, : self._batch].flatten(1), both[1, : self._batch]
-        torch.mm(x, self._decoder.query_weight(layer).t(), out=product)
+        w, rows = self._decoder.layer_weights(layer), product.shape[1]
+        _product(x, self._decoder.query_weight(layer), None if w.bias is None else w.bias[:rows], product)
+        if w.qk_norm is not None:
+            query_norm = w.qk_norm[: self._model.shape.q_heads]
+            norm_heads(product, query_norm, eps=self._config.norm_eps, early=self._model.early)
         rotate(
             product, cos=self._model.cos, sin=self._model.sin, position=self.position, query=query,
             early=self._model.early,
@@ -189,3 +207,10 @@ class DeviceParts:
         """Residual: in place, so that the product's own epilogue adds and nothing is copied."""
         self.x.addmm_(branch, weight.t(), alpha=self._config.residual_scale)
         return self.x
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+    """x [B, in] times weight [rows, in], and the bias [rows] in the same launch, into out [B, rows]."""
+    if bias is None:
+        return torch.mm(x, weight.t(), out=out)
+    return torch.addmm(bias, x, weight.t(), out=out)

@@ -13,23 +13,17 @@ import torch
 from sparda_core.errors import WeightsError
 from sparda_core.files import parse_json
 from sparda_core.models.files import read_tensors, write_tensors
-from sparda_core.models.weights import check_shapes, check_values
+from sparda_core.models.forecast_names import OWN_KEY, find_forecast, following_key, own_key
+from sparda_core.models.forecast_pt import is_pt, read_pt
+from sparda_core.models.weights import check_shapes, check_values, some
 from sparda_core.shapes import ModelShape
 
+__all__ = [
+    "HINT", "OWN_KEY", "ForecastWeights", "check_forecast", "following_key", "load_forecast", "own_key",
+    "query_mean", "read_forecast", "save_forecast",
+]  # fmt: skip
+
 HINT = "train one with `sparda train`, or choose selector 'query', which needs none"
-
-
-def own_key(layer: int) -> str:
-    """Name of the projection by which `layer` selects for itself."""
-    return f"model.layers.{layer}.self_attn.q_curr_proj.weight"
-
-
-def following_key(layer: int) -> str:
-    """Name of the projection, applied in `layer`, that forecasts layer + lead."""
-    return f"model.layers.{layer}.self_attn.q_future_proj.weight"
-
-
-OWN_KEY = own_key(0)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -101,26 +95,46 @@ def save_forecast(path: Path, forecast: ForecastWeights, *, dtype: torch.dtype =
     write_tensors(path, tensors, {"format": "pt", "sparda": json.dumps(metadata, sort_keys=True)})
 
 
+def read_forecast(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Forecast tensors of a file by their one name, mapped from disk, and its metadata; whichever are there.
+
+    path    safetensors, or a checkpoint of the published release (.pt, read without running what its pickle asks for)
+    raises  WeightsError if the file is absent or unreadable, or holds a name that is not understood
+    """
+    source = f"forecast={str(path)!r}"
+    if not path.exists():
+        raise WeightsError(f"{source} does not exist; {HINT}")
+    try:
+        if is_pt(path):
+            return read_pt(path)
+    except OSError as error:
+        raise WeightsError(f"{source} cannot be read ({error}); name a file") from error
+    tensors, metadata = read_tensors(path)
+    try:
+        known = dict(parse_json(metadata.get("sparda", "{}")))
+    except (TypeError, ValueError) as error:
+        raise WeightsError(f"{source}: its metadata is no JSON object ({error}); {HINT}") from error
+    return find_forecast(tensors, source=source), known
+
+
 def load_forecast(path: Path, shape: ModelShape) -> ForecastWeights:
     """Read projections for `shape`, in the dtype they are stored in; those of the last layers, of no use, are ignored.
 
+    path    see `read_forecast`
     The lead is that of the metadata, 1 where it names none (SparDA's release).
 
     raises  WeightsError if the file is absent or unreadable, its lead does not fit, or any projection is missing,
             misshaped or more than its lead has use for; says how to get one.
     """
     source = f"forecast={str(path)!r}"
-    if not path.exists():
-        raise WeightsError(f"{source} does not exist; {HINT}")
-    tensors, metadata = read_tensors(path)
-    try:
-        known = dict(parse_json(metadata.get("sparda", "{}")))
-    except (TypeError, ValueError) as error:
-        raise WeightsError(f"{source}: its metadata is no JSON object ({error}); {HINT}") from error
+    tensors, known = read_forecast(path)
     lead = _lead(known, tensors, shape, source)
     names = [*map(own_key, range(lead)), *map(following_key, range(shape.layers - lead))]
     size = (shape.kv_heads * shape.head_dim, shape.hidden)
     check_shapes(tensors, dict.fromkeys(names, size), source=source, hint=HINT)
+    last = set(map(following_key, range(shape.layers - lead, shape.layers)))
+    if beyond := [name for name in tensors if name not in names and name not in last]:
+        raise WeightsError(f"{source} is of a model with more layers than {shape.layers} ({some(beyond)}); {HINT}")
     check_values({name: tensors[name] for name in names}, source=source, hint=HINT)
     return ForecastWeights.of([tensors[name] for name in names], lead=lead, metadata=known)
 

@@ -13,8 +13,10 @@ from safetensors import SafetensorError, safe_open
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.files import parse_json
 from sparda_core.models.config import DecoderConfig
+from sparda_core.models.families.nosa import is_nosa, nosa
 from sparda_core.models.families.registry import read_config
 from sparda_core.models.families.settings import Settings
+from sparda_core.models.stream import DTYPES
 from sparda_core.models.weights import (
     EMBED,
     HEAD,
@@ -34,7 +36,7 @@ _BESIDE = (".rotary_emb.inv_freq", ".q_future_proj.weight", ".q_curr_proj.weight
 class DirectoryWeights(Mapping[str, torch.Tensor]):
     """Tensors of a checkpoint by name; each is read, checked and converted when it is asked for, and not kept.
 
-    sizes   shape of every tensor, known from the files' headers
+    sizes, dtypes  shape of every tensor and the dtype it is stored in (None: no floats of 16 bits or more)
     Whoever takes it tensor by tensor never holds a second copy of the model.
     """
 
@@ -45,12 +47,13 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
         """dtype None: as stored. Raises WeightsError for a file that cannot be read, or a name in two of them."""
         self._source, self._dtype, self._device = source, dtype, torch.device(device)
         self.sizes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, torch.dtype | None] = {}
         self._files: dict[str, Any] = {}
         for path in files:
-            for name, size, file in _headers(path):
+            for name, size, kind, file in _headers(path):
                 if name in self._files:
                     raise WeightsError(f"{source}: tensor {name} is in two files, {path.name} the second; {_HINT}")
-                self.sizes[name], self._files[name] = size, file
+                self.sizes[name], self.dtypes[name], self._files[name] = size, kind, file
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Read one tensor; raises WeightsError unless it holds finite numbers of at least 16 bits."""
@@ -80,17 +83,25 @@ class DirectoryWeights(Mapping[str, torch.Tensor]):
     def _but(self, names: Sequence[str], device: torch.device) -> DirectoryWeights:
         fewer = DirectoryWeights([], source=self._source, dtype=self._dtype, device=device)
         fewer.sizes = {name: self.sizes[name] for name in names}
+        fewer.dtypes = {name: self.dtypes[name] for name in names}
         fewer._files = {name: self._files[name] for name in names}
         return fewer
 
 
-def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], Any]]:
+def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], torch.dtype | None, Any]]:
+    """Name, shape, dtype and open file of every tensor."""
     try:
         file: Any = safe_open(path, framework="pt")
         for name in file.keys():  # noqa: SIM118
-            yield name, tuple(file.get_slice(name).get_shape()), file
+            part = file.get_slice(name)
+            yield name, tuple(part.get_shape()), DTYPES.get(part.get_dtype()), file
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"weights={str(path)!r} cannot be read ({error}); restore the file") from error
+
+
+def read_constants(path: Path) -> DecoderConfig:
+    """Only what config.json and generation_config.json say; raises WeightsError as `read_directory` does."""
+    return _config(path, f"weights={str(path)!r}")
 
 
 def read_directory(
@@ -105,6 +116,8 @@ def read_directory(
     source = f"weights={str(path)!r}"
     config = _config(path, source)
     found = DirectoryWeights(_files(path), source=source, dtype=dtype, device=device)
+    if is_nosa(found):
+        config = nosa(config, Settings(_json(path / "config.json"), source, path.name))
     check_layers(config.shape, len(found), source=source, hint=_HINT)
     expected = expected_tensors(config)
     check_shapes(found, expected, source=source, hint=_HINT)

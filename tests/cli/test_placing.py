@@ -8,6 +8,7 @@ import pytest
 
 from sparda_core.cli.main import main
 from sparda_core.models.load import ReadModel
+from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from tests.cli.conftest import Refusal
 from tests.cli.files import SPEC, Files
 
@@ -64,6 +65,22 @@ def test_options_that_cannot_be_are_refused_before(
     tiny: Files, refusal: Refusal, given: tuple[str, ...], said: str
 ) -> None:
     assert said in refusal("generate", *options(tiny), *RUN, *given)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_half_the_width_takes_half_the_memory(tiny: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[CapacityPlan] = []
+
+    def keep(plan: CapacityPlan) -> str:
+        plans.append(plan)
+        return ""
+
+    monkeypatch.setattr(CapacityPlan, "as_line", keep)
+    for dtype in ("fp32", "bf16"):
+        assert main(["generate", *options(tiny), *RUN, "--dtype", dtype]) == 1
+    wide, narrow = (plan.device_parts() for plan in plans)
+    assert wide["weights"] == 2 * narrow["weights"] > 0
+    assert wide["slots"] == 2 * narrow["slots"] > 0
 
 
 def test_options_of_a_gpu_are_refused_without_one(tiny: Files, refusal: Refusal) -> None:

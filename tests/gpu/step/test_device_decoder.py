@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import attrs
 import pytest
@@ -15,6 +16,7 @@ from sparda_core.kernels.tables import Paged
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.device_decoder import DeviceDecoder, DeviceParts
+from sparda_core.models.rope_scaling import DynamicScaling, LongRopeScaling
 from sparda_core.models.synthetic import DrawnWeights, synthetic_model
 from sparda_core.models.tiny import TINY_SHAPE
 from sparda_core.shapes import BlockSpec
@@ -23,6 +25,19 @@ from tests.gpu_env import DEVICE, DTYPES
 
 SPEC = BlockSpec(block=8, window=4, stride=4, local=1, budget=4)
 SCALED = DecoderConfig(shape=TINY_SHAPE, embed_scale=3.0, residual_scale=0.7, logit_scale=0.25)
+#: What families have beyond a Llama; rotary rules that depend on the length of the text change within 31 tokens.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+    "both": {"qkv_bias": True, "qk_norm": True},
+    "dynamic": {"rope_scaling": DynamicScaling(factor=3.0, original=16)},
+    "longrope": {
+        "rope_scaling": LongRopeScaling(
+            short=(1.0, 1.1, 1.3, 1.6), long=(1.5, 2.5, 4.0, 7.0), original=16, attention=1.2
+        )
+    },
+}
 L, KV, D = TINY_SHAPE.layers, TINY_SHAPE.kv_heads, TINY_SHAPE.head_dim
 
 
@@ -40,9 +55,10 @@ def room(places: int) -> tuple[torch.Tensor, torch.Tensor]:
     return nan(places, KV, 20, D, dtype=torch.float32), nan(places, KV, SPEC.window, D, dtype=torch.float32)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("dtype", "forecast"), [*((dtype, True) for dtype in DTYPES), (torch.float32, False)])
-def test_every_part_gives_what_the_decoders_gives(dtype: torch.dtype, *, forecast: bool) -> None:
-    model = decoder(dtype, forecast=forecast)
+def test_every_part_gives_what_the_decoders_gives(dtype: torch.dtype, family: str, *, forecast: bool) -> None:
+    model = decoder(dtype, attrs.evolve(SCALED, **FAMILIES[family]), forecast=forecast)
     here = [30, -1, 0, 7]
     where = torch.tensor(here, device=DEVICE)
     parts = DeviceDecoder(model, 6, tokens=64).parts(where.int())
@@ -85,8 +101,9 @@ def attention_of(parts: DeviceParts, pages: Paged, here: int) -> torch.Tensor:
     return torch.einsum("hn,hnd->hd", scores.softmax(-1), values.repeat_interleave(group, 0))[None]
 
 
-def test_a_sequence_decoded_in_pages_has_the_logits_of_the_dense_forward() -> None:
-    model, length = decoder(), 10
+@pytest.mark.parametrize("family", ["llama", "both"])
+def test_a_sequence_decoded_in_pages_has_the_logits_of_the_dense_forward(family: str) -> None:
+    model, length = decoder(config=attrs.evolve(SCALED, **FAMILIES[family])), 10
     ids = torch.randint(0, 97, (1, length), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     position = torch.zeros(1, dtype=torch.int32, device=DEVICE)
     parts = DeviceDecoder(model, 1).parts(position)

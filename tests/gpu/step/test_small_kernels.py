@@ -12,6 +12,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.kernels.gate import gpu as gate
 from sparda_core.kernels.gate import reference as gate_reference
 from sparda_core.kernels.norm import gpu as norm
+from sparda_core.kernels.norm import gpu_heads
 from sparda_core.kernels.norm import reference as norm_reference
 from sparda_core.kernels.step import gpu as step
 from sparda_core.kernels.step import reference as step_reference
@@ -35,6 +36,32 @@ def test_the_norm_is_the_references(seed: int, rows: int, hidden: int, dtype: to
     out = strided(rows, hidden, dtype=dtype)
     norm.rms_norm(x, weight, out, eps=1e-5)
     close(out, norm_reference.rms_norm(x.double(), weight.double(), eps=1e-5))
+
+
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 2**31), rows=st.integers(1, 3), heads=st.integers(1, 11), behind=st.integers(0, 3),
+    size=st.sampled_from([4, 36, 64]), dtype=st.sampled_from(DTYPES),
+)  # fmt: skip
+def test_the_norm_of_heads_is_the_references_and_leaves_what_is_behind_alone(
+    seed: int, rows: int, heads: int, behind: int, size: int, dtype: torch.dtype
+) -> None:
+    proj = randn(seed, rows, (heads + behind) * size, dtype=dtype)
+    weight = 1 + 0.1 * torch.randn(heads, size, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+    before = proj.clone()
+    gpu_heads.norm_heads(proj, weight, eps=1e-5)
+    close(proj, norm_reference.norm_heads(before.double(), weight.double(), eps=1e-5))
+    assert torch.equal(proj[:, heads * size :], before[:, heads * size :])
+
+
+def test_the_norm_of_heads_is_torchs_a_head_and_refuses_what_does_not_fit() -> None:
+    proj, weight = torch.randn(2, 3 * 8), torch.randn(2, 8)
+    want = torch.cat((F.rms_norm(proj[:, :16].view(2, 2, 8), (8,), None, 1e-5) * weight, proj[:, None, 16:]), 1)
+    close(norm_reference.norm_heads(proj, weight, eps=1e-5), want.double().flatten(1))
+    with pytest.raises(ConfigError, match="proj has 24 values a row; must have at least 4 heads of 8"):
+        gpu_heads.norm_heads(proj.to(DEVICE), torch.ones(4, 8, device=DEVICE), eps=1e-5)
+    with pytest.raises(ConfigError, match="weight must be contiguous"):
+        gpu_heads.norm_heads(proj.to(DEVICE), torch.ones(1, 8, device=DEVICE).expand(2, -1), eps=1e-5)
 
 
 def test_the_norm_of_zeros_is_zero_and_of_large_float16_values_finite() -> None:

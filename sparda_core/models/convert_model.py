@@ -1,0 +1,176 @@
+"""A base model into a directory of safetensors, in any dtype that holds it: from such a directory, or from a GGUF."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.files import parse_json
+from sparda_core.models.config import DecoderConfig
+from sparda_core.models.gguf import read_gguf
+from sparda_core.models.safetensors_dir import read_directory
+from sparda_core.models.stream import OnTensor, stream_tensors
+from sparda_core.models.tokenizer import tokenizer_from_gguf
+from sparda_core.models.weights import check_narrowed
+
+#: Bytes of one file of weights; a larger model is written as several with an index.
+SHARD_BYTES = 4 * 10**9
+#: What is copied as it is: tokenizer, chat template, generation settings, the family's own code. Never weights.
+_COPIED = frozenset({".json", ".txt", ".model", ".jinja", ".py"})
+_NOT_COPIED = frozenset({"config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"})
+
+
+@attrs.frozen(kw_only=True)
+class ConvertedModel:
+    """The folder that was written, its weight files, and how many tensors and bytes of them."""
+
+    path: Path
+    files: tuple[str, ...]
+    tensors: int
+    weight_bytes: int
+    dtype: str
+
+
+def convert_model(
+    source: Path,
+    target: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    on_tensor: OnTensor | None = None,
+) -> ConvertedModel:
+    """Write `source` into the new folder `target`; whole, or nothing of it is left.
+
+    dtype   None: as stored (float32 from a GGUF)
+    A tensor is read, converted and written before the next; only a GGUF, whose numbers are packed, is read whole.
+    raises  ConfigError where `target` is there already, WeightsError for what load_model refuses, OSError when it
+            cannot be written
+    """
+    if target.exists():
+        raise ConfigError(f"out={str(target)!r} exists; name a folder that does not")
+    settings, weights, dtypes, more = _read(source, dtype)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        (part / "config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        for name, content in more:
+            (part / name).write_bytes(content)
+        files = _write_weights(part, weights, dtypes, shard_bytes, on_tensor)
+        part.chmod(0o755)
+        part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    sizes = {name: weights.sizes[name] for name in dtypes}
+    return ConvertedModel(
+        path=target, files=files, tensors=len(dtypes), dtype=settings["dtype"],
+        weight_bytes=sum(_bytes(sizes[name], kind) for name, kind in dtypes.items()),
+    )  # fmt: skip
+
+
+class _Converted(Mapping[str, torch.Tensor]):
+    """Tensors in memory, converted as they are asked for."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, source: str) -> None:
+        self._tensors, self._dtype, self._source = tensors, dtype, source
+        self.sizes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        converted = self._tensors[name].to(self._dtype)
+        check_narrowed(name, self._tensors[name], converted, source=self._source)
+        return converted
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def _read(source: Path, dtype: torch.dtype | None) -> tuple[dict[str, Any], Any, dict[str, torch.dtype], Any]:
+    """Settings, tensors by name with `sizes`, their dtypes, and files to write beside: (name, content)."""
+    if not source.is_dir():
+        read = read_gguf(source)
+        kind, said = dtype or torch.float32, f"weights={str(source)!r}"
+        weights = _Converted(read.tensors, kind, said)
+        tokenizer = tokenizer_from_gguf(read.fields, source=said).to_json().encode()
+        return _settings_of(read.config, kind), weights, dict.fromkeys(weights, kind), [("tokenizer.json", tokenizer)]
+    _, stored = read_directory(source, dtype=dtype)
+    dtypes: dict[str, torch.dtype] = {}
+    for name, kept in stored.dtypes.items():
+        if kept is None:
+            raise WeightsError(f"weights={str(source)!r}: {name} holds no floating-point numbers of at least 16 bits")
+        dtypes[name] = dtype or kept
+    settings = parse_json((source / "config.json").read_text(encoding="utf-8"))
+    for key in ("torch_dtype", "dtype"):
+        settings[key] = str(max(dtypes.values(), key=lambda k: k.itemsize)).removeprefix("torch.")
+    beside = sorted(p for p in source.iterdir() if p.suffix in _COPIED and p.name not in _NOT_COPIED and p.is_file())
+    return settings, stored, dtypes, ((path.name, path.read_bytes()) for path in beside)
+
+
+def _write_weights(
+    folder: Path, weights: Any, dtypes: Mapping[str, torch.dtype], shard_bytes: int, on_tensor: OnTensor | None
+) -> tuple[str, ...]:
+    shards = _shards(weights.sizes, dtypes, shard_bytes)
+    place: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        before = len(place)
+
+        def told(name: str, done: int, _: int, before: int = before) -> None:
+            if on_tensor is not None:
+                on_tensor(name, before + done, len(dtypes))
+
+        stream_tensors(
+            folder / file, {name: weights.sizes[name] for name in names}, dtypes, weights.__getitem__,
+            metadata={"format": "pt"}, on_tensor=told,
+        )  # fmt: skip
+        place |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        total = sum(_bytes(weights.sizes[name], kind) for name, kind in dtypes.items())
+        index = {"metadata": {"total_size": total}, "weight_map": place}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+    return tuple(dict.fromkeys(place.values()))
+
+
+def _shards(
+    sizes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype], most: int
+) -> list[list[str]]:
+    shards: list[list[str]] = []
+    room = 0
+    for name, kind in dtypes.items():
+        need = _bytes(sizes[name], kind)
+        if need > room or not shards:
+            shards.append([])
+            room = most
+        shards[-1].append(name)
+        room -= need
+    return shards
+
+
+def _bytes(size: tuple[int, ...], kind: torch.dtype) -> int:
+    values = 1
+    for side in size:
+        values *= side
+    return values * kind.itemsize
+
+
+def _settings_of(config: DecoderConfig, kind: torch.dtype) -> dict[str, Any]:
+    """The config.json of a plain Llama."""
+    shape, dtype = config.shape, str(kind).removeprefix("torch.")
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "torch_dtype": dtype,
+        "dtype": dtype, "num_hidden_layers": shape.layers, "hidden_size": shape.hidden,
+        "intermediate_size": shape.ffn, "num_attention_heads": shape.q_heads, "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim, "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
+        "tie_word_embeddings": shape.tied_embeddings, "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta, "bos_token_id": config.bos_id, "eos_token_id": config.eos_id,
+        "pad_token_id": config.pad_id,
+    }  # fmt: skip
