@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what = parser.add_argument_group("what is measured")
     what.add_argument(
-        "--methods", nargs="+", default=list(DEFAULT), metavar="NAME",
+        "--methods", nargs="+", default=DEFAULT, metavar="NAME",
         help=f"KIND, forecast:LABEL, either with @WINDOW/STRIDE of its entries; kinds: {', '.join(KINDS)}",
     )  # fmt: skip
     what.add_argument(
