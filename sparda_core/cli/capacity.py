@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from sparda_core.cli.gpu_options import GIB, add_gpu_memory, gpu_options
+from sparda_core.cli.gpu_options import DTYPES, GIB, add_gpu_memory, gpu_options
 from sparda_core.cli.options import (
     POSITIVE,
     add_combination,
@@ -37,8 +37,6 @@ from sparda_core.shapes import SHAPES, BlockSpec, named_shape
 if TYPE_CHECKING:
     from sparda_core.compose import Combination
 
-#: Bytes of a weight, key or value by the name of its type.
-WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}
 _MEMORY = number(float, least=1e-3, most=1 << 20)
 
 
@@ -73,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--context", type=POSITIVE, metavar="TOKENS", help="most tokens of a row (default: the shape's own context)"
     )
-    load.add_argument("--dtype", choices=tuple(WIDTHS), default="bf16", help="of weights, keys and values")
+    load.add_argument("--dtype", choices=tuple(DTYPES), default="bf16", help="of weights, keys and values")
     memory = parser.add_argument_group("memory")
     memory.add_argument(
         "--profile", metavar="NAME|FILE", help="a GPU whose device and host memory it must fit (`sparda profile list`)"
@@ -103,7 +101,7 @@ def judge(args: argparse.Namespace) -> Verdict:
     """The plan of parsed options, held against the memory that they name."""
     pair, room = _pair(args, args.runtime), _room(args)
     options = {"places": args.batch, "tokens": args.context, **gpu_options(args)}
-    width = WIDTHS[args.dtype]
+    _, width = DTYPES[args.dtype]
     plan = pair.capacity(value_bytes=width, check=False, **options)
     known = room.device_bytes is not None or room.host_bytes is not None
     holds = room.holds(plan)

@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
     "train": ("train", "train Forecast projections for a model"),
     "convert": ("convert", "bring Forecast weights from the release's format into ours and back, models into a dtype"),
+    "evaluate": ("evaluate", "judge methods on held-out text: recall, KL, churn, misses, tasks, with intervals"),
+    "texts": ("texts", "fetch, check and split the texts that `evaluate` and `train` may read"),
     "bench": ("bench", "measure decode steps of an 8B shape on this machine's GPU, against their floors"),
     "capacity": ("capacity", "plan the memory of decoding on a GPU: where each byte goes, and what fits"),
     "methods": ("methods", "list selectors and runtimes, and which of them fit together"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from sparda_core.cli.gpu_options import check_cpu, check_gpu, gpu_options
+from sparda_core.cli.gpu_options import DTYPES, check_cpu, check_gpu, gpu_options
 from sparda_core.cli.running import combine, method
 from sparda_core.cli.screen import console
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read(args: argparse.Namespace) -> ReadModel:
-    """The model of --model and --forecast, in host memory; raises ConfigError for a --device that there is not."""
+    """The model of --model, --forecast and --dtype, in host memory; raises ConfigError for a --device not there."""
     import torch
 
     from sparda_core.models.load import check_device, read_model
@@ -28,7 +28,7 @@ def read(args: argparse.Namespace) -> ReadModel:
     check_device(args.device)
     (check_cpu if args.device == "cpu" else check_gpu)(args)
     with console(sys.stderr).status(f"loading {args.model}"):
-        return read_model(args.model, forecast=args.forecast, dtype=getattr(torch, args.dtype or "float32"))
+        return read_model(args.model, forecast=args.forecast, dtype=getattr(torch, DTYPES[args.dtype or "fp32"][0]))
 
 
 def place(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,12 +33,19 @@ def layer_at_hand(decoder: Decoder, layer: int) -> Iterator[None]:
         yield
 
 
-def read_row(decoder: Decoder, ids_T: torch.Tensor, lengths: Sequence[int], visit: Visit) -> None:
+#: (layer, its projections, lengths of the documents) -> attention [1, Hq, T, D].
+Attend = Callable[[int, Projections, Sequence[int]], torch.Tensor]
+
+
+def read_row(
+    decoder: Decoder, ids_T: torch.Tensor, lengths: Sequence[int], visit: Visit, attend: Attend | None = None
+) -> None:
     """Run the layers over documents that lie one behind the other, without gradient.
 
     ids_T    int [T]
     lengths  tokens of each document, adding up to T; each starts at position 0 and attends to itself alone
     visit    called as visit(layer, projections) with [1, T, ...] tensors, before the layer's attention
+    attend   gives a layer's attention; left out, each token attends to all before it in its document
 
     What comes after the last layer's projections is not computed: nobody looks at it.
     """
@@ -54,7 +61,9 @@ def read_row(decoder: Decoder, ids_T: torch.Tensor, lengths: Sequence[int], visi
                 p = decoder.project(layer, x, turn)
                 visit(layer, p)
                 if layer < layers - 1:
-                    x = decoder.mlp(layer, decoder.output(layer, x, _attend(p, lengths, decoder.shape.group)))
+                    group = decoder.shape.group
+                    attention = _attend(p, lengths, group) if attend is None else attend(layer, p, lengths)
+                    x = decoder.mlp(layer, decoder.output(layer, x, attention))
 
 
 def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:

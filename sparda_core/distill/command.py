@@ -190,7 +190,6 @@ class _Run:
             **attrs.asdict(config, filter=lambda attribute, _value: attribute.name != "spec"),
             "base_model": self.model.name,
             "block_spec": attrs.asdict(config.spec),
-            "lead": 1,
             "steps": steps,
             "tokens": len(prepared.train.ids),
             "documents_read": prepared.documents,

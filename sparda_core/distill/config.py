@@ -48,6 +48,9 @@ class TrainConfig:
     schedule        from there: "cosine", down to lr * lr_floor, or "constant"
     clip            largest L2 norm of all gradients together; 0 for none
     weight_decay, eps  AdamW's; its betas are 0.9 and 0.95
+    lead            layers between a Forecast and the layer that it is for; the first ones forecast for themselves
+    states          hidden states follow "dense" attention, or "forecast": from first_position on, what the Forecast
+                    as it stands selects at the spec's budget (on-policy; own_states.py)
     seed            decides rows, positions and a random init
     init            "query-mean": mean over each group of the forecast layer's own query rows; or "random"
     chunk_mib       memory for scores of teacher and student: as many queries at once as fit; no result depends on it
@@ -69,6 +72,8 @@ class TrainConfig:
     clip: float = attrs.field(default=0.0, validator=_at_least(0))
     weight_decay: float = attrs.field(default=0.0, validator=_at_least(0))
     eps: float = attrs.field(default=1e-8, validator=_at_least(0))
+    lead: int = attrs.field(default=1, validator=_at_least(1))
+    states: str = attrs.field(default="dense", validator=attrs.validators.in_(("dense", "forecast")))
     seed: int = attrs.field(default=0, validator=_at_least(0))
     init: str = attrs.field(default="query-mean", validator=attrs.validators.in_(INITS))
     chunk_mib: int = attrs.field(default=256, validator=_at_least(1))

@@ -58,7 +58,11 @@ def final_recall(
 
 
 def _as_rich(table: RecallTable, config: RecallConfig) -> Table:
-    shown = Table(title="recall of the query-driven selector's free blocks, held-out text, layers 1 and up")
+    early = "a layer" if table.lead == 1 else f"{table.lead} layers"
+    shown = Table(
+        title=f"recall of the query-driven selector's free blocks {early} early, held-out text, "
+        f"layers {table.lead} and up"
+    )
     shown.add_column("method")
     for budget in config.budgets:
         shown.add_column(f"budget {budget}", justify="right")

@@ -27,7 +27,7 @@ class Step:
 
 @attrs.frozen
 class Evaluation:
-    """Held-out text after `step` steps: recall of free blocks, macro mean over layers from 1 on.
+    """Held-out text after `step` steps: recall of free blocks, macro mean over layers from the lead on.
 
     oracle  against the blocks with the largest exact attention mass
     query   against the query-driven selector's

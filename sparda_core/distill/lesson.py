@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import attrs
 import torch
 
-from sparda_core.distill.backbone import read_row
+from sparda_core.distill.backbone import Attend, read_row
 from sparda_core.distill.scores import (
     entries_of,
     forecast_entry_scores,
@@ -26,7 +27,7 @@ class LayerLesson:
     """What is known of one layer at Q positions; float32 (float64 for a float64 model), no gradient.
 
     layer      the layer whose blocks are to be chosen
-    x_before   [Q, hidden]  normed input of the layer before, where the Forecast sits; layer 0's own for layer 0
+    x_before   [Q, hidden]  normed input of the layer `lead` before, where the Forecast sits; the first layers' own
     q          [H, Q, D]    the layer's queries at the positions, rotary applied
     k          [G, T, D]    all its keys, rotary applied
     entries    [G, C, D]    its entries
@@ -129,23 +130,27 @@ def observe(
     consume: Callable[[LayerLesson], None],
     *,
     lengths: Sequence[int] | None = None,
+    lead: int = 1,
+    attend: Attend | None = None,
 ) -> None:
-    """Run `decoder` densely over one row and hand each layer, in order, to `consume`.
+    """Run `decoder` over one row and hand each layer, in order, to `consume`.
 
     ids_T        int [T]
     positions_Q  int [Q], ascending, counted from the start of the row
     lengths      tokens of the documents that the row is made of, one if left out. Each starts at position 0,
                  sees itself alone and makes a lesson of its own a layer, if any query lies in it.
-    Nothing of a layer is kept after the next one, so memory does not grow with depth.
+    lead         layers between a Forecast and the layer that it is for
+    attend       attention that the states follow; dense if left out (see own_states.py)
+    Of a layer only its input at the positions is kept, for `lead` layers, so memory does not grow with depth.
     """
     wide = torch.float64 if decoder.dtype == torch.float64 else torch.float32
     lengths = (len(ids_T),) if lengths is None else tuple(lengths)
     places = _places(decoder, lengths, positions_Q, spec)
-    before: list[torch.Tensor] = []
+    before: deque[torch.Tensor] = deque()
 
     def visit(layer: int, p: Projections) -> None:
         x_QE = p.x_norm[0, positions_Q].to(wide)
-        earlier_QE = before.pop() if before else x_QE
+        earlier_QE = earlier_input(before, x_QE, lead)
         q_HQD = p.q[0, :, positions_Q].to(wide)
         for place in places:
             k_GTD = p.k[0, :, place.start : place.stop].to(wide)
@@ -163,6 +168,12 @@ def observe(
                     spec=spec,
                 )
             )
-        before.append(x_QE)
 
-    read_row(decoder, ids_T, lengths, visit)
+    read_row(decoder, ids_T, lengths, visit, attend)
+
+
+def earlier_input(before: deque[torch.Tensor], x: torch.Tensor, lead: int) -> torch.Tensor:
+    """Input of the layer `lead` before this one, whose own is `x`; its own where there is none. Keeps `x` for later."""
+    earlier = before.popleft() if len(before) == lead else x
+    before.append(x)
+    return earlier

@@ -12,6 +12,7 @@ import attrs
 
 from sparda_core.distill.config import INITS, REFERENCE, REFERENCE_RUN, SCHEDULES, TrainConfig
 from sparda_core.distill.objectives import OBJECTIVES
+from sparda_core.distill.own_states import FORECAST, STATES
 from sparda_core.distill.rows import MODES
 from sparda_core.distill.sources import Documents, HuggingFace, Mosaic, Source, TextFiles
 from sparda_core.distill.texts import training_documents
@@ -36,6 +37,8 @@ FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
     "clip": (float, None, "largest L2 norm of all gradients together; 0: none"),
     "weight_decay": (float, None, "of AdamW"),
     "eps": (float, None, "of AdamW"),
+    "lead": (int, None, "layers between a Forecast and the layer that it is for"),
+    "states": (str, STATES, "hidden states follow dense attention, or what the Forecast in training selects"),
     "seed": (int, None, "of the documents' order, the positions and a random start"),
     "init": (str, INITS, "where the projections start: the mean of each group's own query rows, or random"),
     "chunk_mib": (int, None, "memory for scores of the queries asked at once"),
@@ -51,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     learn = parser.add_argument_group("learning")
     for name, (kind, choices, words) in FIELDS.items():
         learn.add_argument(_flag(name), dest=name, type=kind, choices=choices, help=_explained(name, words))
+    learn.add_argument(
+        "--on-policy", dest="states", action="store_const", const=FORECAST, help="the same as --states forecast"
+    )
     learn.add_argument("--sink", type=int, default=spec.sink, help="first blocks, always attended and never learnt")
     learn.add_argument("--local", type=int, default=spec.local, help="blocks before the current one, likewise")
     learn.add_argument("--block", type=int, default=spec.block, help="tokens of a block")

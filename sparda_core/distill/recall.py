@@ -56,9 +56,9 @@ def recall_of(chosen_GQN: torch.Tensor, wanted_GQN: torch.Tensor) -> float:
 
 
 def methods(decoder: Decoder, forecast: ForecastWeights | None, *, seed: int) -> dict[str, Score]:
-    """Block scores [G, Q, N] by method; all but `oracle` and `window` use only what is known a layer early.
+    """Block scores [G, Q, N] by method; all but `oracle` and `window` use only what is known a lesson's lead early.
 
-    forecast             the trained projections, if any
+    forecast             the trained projections, if any; of the lead with which lessons are observed
     query-mean           the Forecast before any training
     infinigen-token      summed raw logits of the proxy query on single tokens, as InfiniGen's release pools them
     infinigen-entry      the same on entries
@@ -96,7 +96,7 @@ def methods(decoder: Decoder, forecast: ForecastWeights | None, *, seed: int) ->
         "oracle": _attention_mass,
     }
     if forecast is not None:
-        weights = [forecast.own, *forecast.following]
+        weights = forecast.by_target
         table = {
             "forecast": lambda lesson: lesson.student(weights[lesson.layer].to(lesson.x_before)),
             **table,
@@ -136,17 +136,19 @@ def _attention_mass(lesson: LayerLesson) -> torch.Tensor:
 
 @attrs.frozen(kw_only=True)
 class RecallTable:
-    """Recall [method][budget][layer], mean over KV heads, positions and windows."""
+    """Recall [method][budget][layer], mean over KV heads, positions and windows; `lead` layers early."""
 
     by_layer: Mapping[str, Mapping[int, Sequence[float]]]
     layers: int
     windows: int
+    lead: int = 1
 
-    def mean(self, method: str, budget: int, *, first_layer: int = 1) -> float:
-        """Mean over layers from `first_layer` on; layer 0 is a selector's own choice, not a forecast.
+    def mean(self, method: str, budget: int, *, first_layer: int | None = None) -> float:
+        """Mean over layers from `first_layer` on; from `lead` on if left out: those before choose for themselves.
 
         raises  ConfigError where no layer is left.
         """
+        first_layer = self.lead if first_layer is None else first_layer
         layers = self.by_layer[method][budget][first_layer:]
         if not layers:
             raise ConfigError(f"first_layer={first_layer} must be < layers={len(self.by_layer[method][budget])}")
@@ -161,7 +163,7 @@ def measure_recall(
     *,
     on_window: Callable[[int], None] | None = None,
 ) -> RecallTable:
-    """Compare every method's free blocks with the query-driven selector's.
+    """Compare every method's free blocks with the query-driven selector's, all as early as the Forecast (or 1) looks.
 
     windows    int [T >= config.window] each; only the first config.window tokens are used
     on_window  called with the number of windows done
@@ -171,7 +173,7 @@ def measure_recall(
     if short or not windows:
         raise ConfigError(f"windows of {short or 'no'} tokens: each must have >= window={config.window} tokens")
     table = methods(decoder, forecast, seed=config.seed)
-    layers = decoder.shape.layers
+    layers, lead = decoder.shape.layers, 1 if forecast is None else forecast.lead
     sums = {name: {b: [0.0] * layers for b in config.budgets} for name in table}
 
     def judge(lesson: LayerLesson) -> None:
@@ -186,7 +188,7 @@ def measure_recall(
     positions_Q = config.positions().to(decoder.device)
     with torch.no_grad():
         for done, window in enumerate(windows, start=1):
-            observe(decoder, window[: config.window].to(decoder.device), positions_Q, config.spec, judge)
+            observe(decoder, window[: config.window].to(decoder.device), positions_Q, config.spec, judge, lead=lead)
             if on_window is not None:
                 on_window(done)
     count = len(windows)
@@ -194,4 +196,4 @@ def measure_recall(
         name: {budget: [value / count for value in per_layer] for budget, per_layer in rows.items()}
         for name, rows in sums.items()
     }
-    return RecallTable(by_layer=by_layer, layers=layers, windows=count)
+    return RecallTable(by_layer=by_layer, layers=layers, windows=count, lead=lead)

@@ -86,10 +86,11 @@ def write_report(
             "window_tokens": config.window,
             "positions": f"every {config.every}th from {config.first} on",
             "windows": list(documents),
-            "layers": "1 and up; layer 0 selects by its own Forecast and is in by_layer only",
+            "lead": table.lead,
+            "layers": f"{table.lead} and up; those before select by their own Forecast and are in by_layer only",
         },
-        "recall": _means(table, config, first_layer=1),
-        "recall_without_layer_1": _means(table, config, first_layer=2),
+        "recall": _means(table, config, first_layer=table.lead),
+        "recall_without_layer_1": _means(table, config, first_layer=max(2, table.lead)),
         "by_layer": {
             method: {str(budget): [round(value, 4) for value in layers] for budget, layers in rows.items()}
             for method, rows in table.by_layer.items()

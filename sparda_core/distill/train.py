@@ -15,13 +15,14 @@ from pathlib import Path
 import attrs
 import torch
 
-from sparda_core.distill.backbone import layer_at_hand
+from sparda_core.distill.backbone import Attend, layer_at_hand
 from sparda_core.distill.checkpoint import Checkpoint, identity, read_checkpoint, write_checkpoint
 from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.history import Evaluation, History, Step
 from sparda_core.distill.learn import layer_gradient
 from sparda_core.distill.lesson import LayerLesson, observe
 from sparda_core.distill.objectives import Objective, make_objective
+from sparda_core.distill.own_states import FORECAST, OwnStates
 from sparda_core.distill.parallel import World
 from sparda_core.distill.rows import Corpus, Draw, Rows, shared_out
 from sparda_core.errors import ConfigError
@@ -84,8 +85,8 @@ def initial_weights(decoder: Decoder, config: TrainConfig) -> list[torch.Tensor]
     shape = decoder.shape
     wide = torch.float64 if decoder.dtype == torch.float64 else torch.float32
     if config.init == "random":
-        drawn = random_forecast(shape, seed=config.seed, dtype=wide)
-        return [w.to(decoder.device) for w in (drawn.own, *drawn.following)]
+        drawn = random_forecast(shape, seed=config.seed, dtype=wide, lead=config.lead)
+        return [w.to(decoder.device) for w in drawn.by_target]
     weights = []
     for layer in range(shape.layers):
         with layer_at_hand(decoder, layer):
@@ -93,9 +94,9 @@ def initial_weights(decoder: Decoder, config: TrainConfig) -> list[torch.Tensor]
     return weights
 
 
-def as_forecast(weights: Sequence[torch.Tensor]) -> ForecastWeights:
+def as_forecast(weights: Sequence[torch.Tensor], lead: int = 1) -> ForecastWeights:
     """Weights by the layer they forecast -> weights by the layer they sit in."""
-    return ForecastWeights(own=weights[0].detach().clone(), following=tuple(w.detach().clone() for w in weights[1:]))
+    return ForecastWeights.of([w.detach().clone() for w in weights], lead=lead)
 
 
 def train(
@@ -115,6 +116,8 @@ def train(
     """
     habits, world = habits or Habits(), world or World()
     corpus = data if isinstance(data, Corpus) else Corpus.one(data)
+    if config.lead >= decoder.shape.layers:
+        raise ConfigError(f"lead={config.lead} must be < layers={decoder.shape.layers}: lower the lead")
     if config.batch % world.size:
         raise ConfigError(f"batch={config.batch} must be a multiple of the number of processes={world.size}")
     rows = Rows(corpus, window=config.window, mode=config.documents, least=config.first_position + 1)
@@ -134,18 +137,18 @@ def train(
         by_layer = _fill_gradients(decoder, draw, done - 1, config, weights, objective, world)
         history.told.append(_update(optimiser, weights, config, done, by_layer))
         if habits.evaluate is not None and (done % habits.evaluate_every == 0 or done == config.steps):
-            _evaluate(habits, weights, history)
+            _evaluate(habits, as_forecast(weights, config.lead), history)
         if world.leads and habits.checkpoint and (done % habits.checkpoint_every == 0 or done == config.steps):
             spent_s = time.perf_counter() - start
             write_checkpoint(habits.checkpoint, Checkpoint.take(run, weights, optimiser, history, spent_s))
         if habits.on_step is not None:
             habits.on_step(history.told[-1])
-    return TrainResult(forecast=as_forecast(weights), history=history, wall_s=time.perf_counter() - start)
+    spent_s = time.perf_counter() - start
+    return TrainResult(forecast=as_forecast(weights, config.lead), history=history, wall_s=spent_s)
 
 
-def _evaluate(habits: Habits, weights: Sequence[torch.Tensor], history: History) -> None:
+def _evaluate(habits: Habits, forecast: ForecastWeights, history: History) -> None:
     assert habits.evaluate is not None
-    forecast = as_forecast(weights)
     found = habits.evaluate(forecast, history.steps)
     history.evaluations.append(found)
     if habits.on_best is not None and history.best(habits.best_by) is found:
@@ -198,10 +201,20 @@ def _fill_gradients(
         asked += len(positions_Q)
         observe(
             decoder, row.ids.to(decoder.device), positions_Q.to(decoder.device), config.spec, learn,
-            lengths=row.lengths,
+            lengths=row.lengths, lead=config.lead, attend=_attend(decoder, config, weights),
         )  # fmt: skip
     world.add([*gradients, losses, asked])
     scale = 1 / (float(asked) * decoder.shape.kv_heads)
     for weight, gradient in zip(weights, gradients, strict=True):
         weight.grad = gradient.mul_(scale)
     return tuple(losses.mul_(scale).tolist())
+
+
+def _attend(decoder: Decoder, config: TrainConfig, weights: Sequence[torch.Tensor]) -> Attend | None:
+    """Attention that the states of the next row follow; None for dense."""
+    if config.states != FORECAST:
+        return None
+    return OwnStates(
+        decoder=decoder, weights=[w.detach() for w in weights], lead=config.lead, spec=config.spec,
+        first=config.first_position, chunk_bytes=config.chunk_mib * 2**20,
+    ).attend  # fmt: skip

@@ -37,13 +37,13 @@ class Validation:
             raise ConfigError("no held-out document is long enough to measure recall on: add text, or shorten windows")
 
     def __call__(self, forecast: ForecastWeights, step: int) -> Evaluation:
-        """Recall of the free blocks at the budget, mean over KV heads, positions, windows and layers from 1 on."""
+        """Recall of the free blocks at the budget, mean over KV heads, positions, windows and layers from `lead` on."""
         score = methods(self.decoder, forecast, seed=0)
         sums = torch.zeros(3, dtype=torch.float64)
         free = self.spec.free
 
         def judge(lesson: LayerLesson) -> None:
-            if lesson.layer == 0 and self.decoder.shape.layers > 1:
+            if lesson.layer < forecast.lead < self.decoder.shape.layers:
                 return
             chosen = top_free(score["forecast"](lesson), lesson.free, free)
             for place, truth in enumerate((score["oracle"](lesson), lesson.teacher())):
@@ -59,7 +59,7 @@ class Validation:
             counted = number < len(self.windows)
             observe(
                 self.decoder, window.to(self.decoder.device), positions.to(self.decoder.device), self.spec,
-                judge if counted else lambda _lesson: None,
+                judge if counted else lambda _lesson: None, lead=forecast.lead,
             )  # fmt: skip
         on_device = sums.to(self.decoder.device)
         world.add([on_device])

@@ -30,16 +30,18 @@ class Encoder(Protocol):
 class Task:
     """A prompt, and the tokens that should follow it.
 
-    name    "passkey" or "copy"
+    name    "passkey", "copy", or one of far_tasks.py
     prompt  token ids to prefill and feed
     answer  token ids that the model should continue with
     note    what the answer is, for people
+    asked   tokens at the prompt's end that ask: where a reader begins to need what lies far back
     """
 
     name: str
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
     note: str = ""
+    asked: int = 1
 
     def __attrs_post_init__(self) -> None:
         if len(self.prompt) < 2 or not self.answer:
@@ -47,6 +49,8 @@ class Task:
                 f"task {self.name!r} has {len(self.prompt)} prompt and {len(self.answer)} answer tokens; "
                 "needs >= 2 and >= 1"
             )
+        if not 1 <= self.asked < len(self.prompt):
+            raise ConfigError(f"task {self.name!r}: asked={self.asked} must be in [1, {len(self.prompt)})")
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -79,7 +83,7 @@ def passkey_task(
     room = _room(tokens, len(head) + len(needle) + len(question), len(filler))
     before = round(room * depth)
     prompt = (*head, *filler[:before], *needle, *filler[before:room], *question)
-    return Task(name="passkey", prompt=prompt, answer=tuple(answer), note=key)
+    return Task(name="passkey", prompt=prompt, answer=tuple(answer), note=key, asked=len(question))
 
 
 def copy_task(
@@ -99,7 +103,10 @@ def copy_task(
     if not 0 <= before < room:
         raise ConfigError(f"before={before} must be >= 0 and < {room}, the filler of the whole prompt")
     prompt = (*filler[:before], *passage, *filler[before:room], *passage[:lead_in])
-    return Task(name="copy", prompt=prompt, answer=tuple(passage[lead_in:]), note=f"{room - before} tokens apart")
+    return Task(
+        name="copy", prompt=prompt, answer=tuple(passage[lead_in:]), note=f"{room - before} tokens apart",
+        asked=lead_in,
+    )  # fmt: skip
 
 
 def _room(tokens: int, taken: int, filler: int) -> int:

@@ -21,6 +21,12 @@ from sparda_core.shapes import BlockSpec, ModelShape
 PREFILL_MODES = ("dense", "selector")
 
 
+def check_mode(mode: str) -> None:
+    """Raise ConfigError for a way to prefill that nobody knows."""
+    if mode not in PREFILL_MODES:
+        raise ConfigError(f"mode={mode!r} is unknown; known: {', '.join(PREFILL_MODES)}")
+
+
 @attrs.frozen(kw_only=True)
 class PlanWriter(Runtime):
     """Base of the built-in runtimes. Narrow hook: `early`."""
@@ -57,8 +63,7 @@ class PlanWriter(Runtime):
     def prefill_plan(self, *, shape: ModelShape, spec: BlockSpec, selector: Selector, mode: str) -> StepPlan:
         """One chunk appended to a row at any offset; mode "dense" or "selector"."""
         self.check(selector, shape, spec)
-        if mode not in PREFILL_MODES:
-            raise ConfigError(f"mode={mode!r} is unknown; known: {', '.join(PREFILL_MODES)}")
+        check_mode(mode)
         writer = _Writer(self, shape, selector, Phase.PREFILL)
         ops = [Op(kind=Kind.EMBED)]
         for layer in range(shape.layers):

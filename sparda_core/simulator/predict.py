@@ -10,11 +10,11 @@ import attrs
 from sparda_core import __version__
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.facts import StepFacts
+from sparda_core.late import late_blocks
 from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.selector import Selector
 from sparda_core.simulator.bound import BOUNDS, bound_of, shares
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.late import late_blocks
 from sparda_core.simulator.memory import MemoryNeed, memory_need, shortage
 from sparda_core.simulator.observe import observe_steps
 from sparda_core.simulator.profile import Profile

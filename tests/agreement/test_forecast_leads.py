@@ -32,7 +32,7 @@ def test_each_layer_selects_by_the_input_of_the_layer_so_far_before_it(runtime: 
     def attended(view: LayerView) -> None:
         inputs[view.layer] = view.x.clone()
 
-    with pair.open(page_blocks=2) as session:
+    with pair.open_cpu(page_blocks=2) as session:
         session.on_selection, session.on_layer = chosen, attended
         row = session.add()
         session.prefill(row, TOKENS[:70])

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 
@@ -16,6 +22,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.models.files import read_metadata
 from sparda_core.models.forecast_weights import query_mean
 from tests.distill.toy import SHAPE, SPEC, toy_config, toy_model, toy_stream
+from tests.house.tree import ROOT
 
 
 class KilledError(Exception):
@@ -57,6 +64,46 @@ def test_a_killed_run_that_is_resumed_ends_exactly_as_an_uninterrupted_one(tmp_p
     for got, want in zip(resumed.forecast.following, whole.forecast.following, strict=True):
         assert torch.equal(got, want)
     assert [file.name for file in tmp_path.iterdir()] == ["run.checkpoint"]
+
+
+def test_a_process_killed_outright_leaves_a_checkpoint_from_which_the_same_losses_follow(tmp_path: Path) -> None:
+    path = tmp_path / "run.checkpoint"
+    script = Path(__file__).parent / "killed_run.py"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    command = [sys.executable, str(script), str(path)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if int(line) == 7:
+                child.send_signal(signal.SIGKILL)
+                break
+    assert child.returncode == -signal.SIGKILL
+    config = toy_config(steps=2000)
+    stop = json.loads(read_metadata(path)["sparda"])["step"] + 6
+
+    def cut(told: Step) -> None:
+        if told.step == stop:
+            raise KilledError
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    runs: list[list[Step]] = []
+    for habits in (Habits(), Habits(checkpoint=path, checkpoint_every=1, resume=True)):
+        told: list[Step] = []
+        with pytest.raises(KilledError):
+            train(toy_model().decoder, toy_stream(), config, attrs.evolve(habits, on_step=_also(told, cut)))
+        runs.append(told)
+    torch.set_num_threads(threads)
+    assert len(runs[1]) == 6
+    assert runs[0][-6:] == runs[1]
+
+
+def _also(told: list[Step], cut: Callable[[Step], None]) -> Callable[[Step], None]:
+    def both(step: Step) -> None:
+        told.append(step)
+        cut(step)
+
+    return both
 
 
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ SHAPE = ModelShape(
 )  # fmt: skip
 
 
-def toy_model() -> Model:
+def toy_model(device: str = "cpu") -> Model:
     """Random, but with queries strong enough that attention prefers some blocks to others."""
     weights = random_weights(SHAPE, seed=3, dtype=torch.float64)
-    sharp = {name: 6 * w if "q_proj" in name else w for name, w in weights.items()}
+    sharp = {name: (6 * w if "q_proj" in name else w).to(device) for name, w in weights.items()}
     return Model(name="toy", decoder=Decoder(DecoderConfig(shape=SHAPE), sharp))
 
 

@@ -13,6 +13,7 @@ from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.entry_arrays import entry_arrays
 from sparda_core.kernels.jit import parallel_kernel, prange
 from sparda_core.kernels.pool.cpu import raise_blocks
+from sparda_core.kernels.pool.tensors import pool_blocks as pool_tensors
 from sparda_core.kernels.score_forecast.reference import forecast_block_scores as _reference
 from sparda_core.layer_view import EntryView
 from sparda_core.shapes import BlockSpec
@@ -24,14 +25,14 @@ _Ints = npt.NDArray[np.int64]
 def forecast_block_scores(
     forecast: torch.Tensor, entries: EntryView, positions: torch.Tensor, spec: BlockSpec
 ) -> torch.Tensor:
-    """See `score_forecast.reference.forecast_block_scores`; tensors on another device take the reference itself.
+    """See `score_forecast.reference.forecast_block_scores`; tensors elsewhere take the reference, pooled at once.
 
     A score depends on its own query and entries alone, bit for bit: neighbours in the batch, chunking
     and capacity change nothing. Raises ConfigError on shapes that do not fit. Main thread only.
     """
     require_shape(forecast, "forecast", B=None, Hk=entries.buffer.shape[1], T=None, D=None)
     if not on_cpu(forecast, entries.buffer, positions):
-        return _reference(forecast, entries, positions, spec)
+        return _reference(forecast, entries, positions, spec, pool_tensors)
     seen = entry_arrays(forecast, entries, positions, spec)
     pooled = seen.pooled(forecast.shape[1])
     forecast_BHTD = host_array(forecast, seen.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from sparda_core.kernels.arrays import compute_dtype
@@ -12,8 +14,9 @@ from sparda_core.shapes import BlockSpec
 
 
 def forecast_block_scores(
-    forecast: torch.Tensor, entries: EntryView, positions: torch.Tensor, spec: BlockSpec
-) -> torch.Tensor:
+    forecast: torch.Tensor, entries: EntryView, positions: torch.Tensor, spec: BlockSpec,
+    pool: Callable[..., torch.Tensor] = pool_blocks,
+) -> torch.Tensor:  # fmt: skip
     """Block scores of a Forecast (SparDA, section 3): forecast . entry, the best entry of each block.
 
     forecast   float [B, Hk, T, D], post-RoPE
@@ -28,4 +31,4 @@ def forecast_block_scores(
     seen = visible_entries(entries.counts, positions, spec, width=keys.shape[2])
     scores = torch.where(seen[:, None], scores, -torch.inf)
     blocks = blocks_to_score(positions, spec)
-    return pool_blocks(scores, per_block=spec.entries_per_block, blocks=blocks, spill=spec.spill)
+    return pool(scores, per_block=spec.entries_per_block, blocks=blocks, spill=spec.spill)

@@ -13,6 +13,7 @@ from sparda_core.kernels.arrays import group_size, host_array, on_cpu
 from sparda_core.kernels.entry_arrays import entry_arrays
 from sparda_core.kernels.jit import kernel, parallel_kernel, prange
 from sparda_core.kernels.pool.cpu import raise_blocks
+from sparda_core.kernels.pool.tensors import pool_blocks as pool_tensors
 from sparda_core.kernels.score_query.reference import query_block_scores as _reference
 from sparda_core.layer_view import EntryView
 from sparda_core.shapes import BlockSpec
@@ -24,14 +25,14 @@ _Ints = npt.NDArray[np.int64]
 def query_block_scores(
     query: torch.Tensor, entries: EntryView, positions: torch.Tensor, spec: BlockSpec
 ) -> torch.Tensor:
-    """See `score_query.reference.query_block_scores`; tensors on another device take the reference itself.
+    """See `score_query.reference.query_block_scores`; tensors elsewhere take the reference, pooled at once.
 
     A score depends on its own query and entries alone, bit for bit: neighbours in the batch, chunking
     and capacity change nothing. Raises ConfigError on shapes that do not fit. Main thread only.
     """
     group_size(query, entries.buffer.shape[1])
     if not on_cpu(query, entries.buffer, positions):
-        return _reference(query, entries, positions, spec)
+        return _reference(query, entries, positions, spec, pool_tensors)
     seen = entry_arrays(query, entries, positions, spec)
     pooled = seen.pooled(entries.buffer.shape[1])
     scale = pooled.dtype.type(query.shape[-1] ** -0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from sparda_core.kernels.arrays import compute_dtype, group_size
@@ -34,9 +36,10 @@ def score_query(query: torch.Tensor, entries: EntryView, positions: torch.Tensor
 
 
 def query_block_scores(
-    query: torch.Tensor, entries: EntryView, positions: torch.Tensor, spec: BlockSpec
-) -> torch.Tensor:
+    query: torch.Tensor, entries: EntryView, positions: torch.Tensor, spec: BlockSpec,
+    pool: Callable[..., torch.Tensor] = pool_blocks,
+) -> torch.Tensor:  # fmt: skip
     """Block scores [B, Hk, T, M] of the true query, M = max(positions) // block + 1: `score_query`, pooled."""
     scores = score_query(query, entries, positions, spec)
     blocks = blocks_to_score(positions, spec)
-    return pool_blocks(scores, per_block=spec.entries_per_block, blocks=blocks, spill=spec.spill)
+    return pool(scores, per_block=spec.entries_per_block, blocks=blocks, spill=spec.spill)

@@ -88,6 +88,24 @@ def choose_blocks(
     )  # fmt: skip
 
 
+def choose_for_queries(scores: torch.Tensor, positions: torch.Tensor, spec: BlockSpec) -> torch.Tensor:
+    """Of many queries a row, as a prompt has them: `topk.reference.choose_blocks`, on tensors of a GPU.
+
+    scores [B, Hk, T, M], integer positions [B, T]; returns int32 [B, Hk, T, budget]. Every query is a place of its own.
+    """
+    batch, heads, queries, blocks = scores.shape
+    if not (batch * queries and blocks):
+        return torch.full((batch, heads, queries, spec.budget), -1, dtype=torch.int32, device=scores.device)
+    ranks = scores.float().transpose(1, 2).reshape(batch * queries, heads, blocks)
+    places = (batch * queries, heads)
+    choice = Choice(
+        blocks=torch.empty(*places, spec.budget, dtype=torch.int32, device=scores.device),
+        counts=torch.empty(places, dtype=torch.int32, device=scores.device),
+    )
+    choose_blocks(ranks, positions.reshape(-1).to(torch.int32), spec, choice)
+    return choice.blocks.reshape(batch, queries, heads, spec.budget).transpose(1, 2).contiguous()
+
+
 def check_choice(scores: torch.Tensor, position: torch.Tensor, spec: BlockSpec, choice: Choice) -> None:
     """Raise ConfigError where scores, positions and a selection do not fit together."""
     require_device(scores=scores, position=position, blocks=choice.blocks, counts=choice.counts)

@@ -22,7 +22,7 @@ def counted_facts(
     lengths            int64 [B], tokens after the step; 0 where a row was not active
     resident           first layers, which miss nothing
     takes_every_block  whether attention of a resident layer takes every block, so that its choice is never written
-    Late blocks are not counted.
+    Late blocks are not counted: `late.with_late` adds them where there is a timeline.
     """
     device = tiers[0].choice.counts.device
     at = torch.tensor(list(places), dtype=torch.int64, device=device)

@@ -34,7 +34,9 @@ class LastStep(RowSession):
         return logits
 
     def last_facts(self) -> StepFacts:
-        """What the last step met. Late blocks are not counted: nobody looks at the clock in mid-step."""
+        """What the last step met. Late blocks are 0: nobody looks at the clock in a replay (`decode` of a session with
+        timeline=True does, and counts them).
+        """
         places, lengths = self._last_step()
         return self._machinery.facts(places, lengths > 0, lengths)
 

@@ -14,19 +14,22 @@ from typing import Any
 import torch
 
 from sparda_core.errors import ConfigError
+from sparda_core.late import with_late
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
 from sparda_core.runtimes.forecasts import check_forecast
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
+from sparda_core.runtimes.gpu.chosen import ChosenAttention
 from sparda_core.runtimes.gpu.graphs import bucket_of
 from sparda_core.runtimes.gpu.last_step import LastStep
 from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import GpuOptions
-from sparda_core.runtimes.gpu.prefill import prefill_chunk
+from sparda_core.runtimes.gpu.prefill import Attention, attend_dense, prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
-from sparda_core.runtimes.gpu.refusals import check_place, check_room
+from sparda_core.runtimes.gpu.refusals import check_chosen, check_place, check_room
 from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
+from sparda_core.runtimes.planner import check_mode
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, check_integer
@@ -212,13 +215,13 @@ class GpuSession(LastStep):
         progress: Callable[[int], None] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Append tokens to a row; logits [vocab] after the last, on the CPU. `run` goes on with a token drawn from
-        them. Raises ConfigError for mode "selector", which runs on a CPU only.
+        them. Raises ConfigError for an unknown mode.
         """
         self._check_idle()
         self._check_row(row)
         self._check_chunk(chunk)
-        if mode != "dense":
-            raise ConfigError(f"mode={mode!r} does not run on a GPU; prefill with mode='dense' there")
+        check_mode(mode)
+        check_chosen(self.shape, mode)
         ids = self._check_tokens(tokens)
         start, machinery, place = self._lengths[row], self._machinery, self._place[row]
         stop = start + ids.numel()
@@ -227,10 +230,10 @@ class GpuSession(LastStep):
         with self._work({row: start}):
             machinery.reserve({place: stop})
             self._half.catch_up(row, start, lambda layer, first: machinery.tiers.read(place, layer, first, start)[0])
-            observe = self._half.observer(row)
+            observe, attend = self._half.observer(row), self._attention(row, mode)
             for offset in range(0, ids.numel(), chunk):
                 part = ids[offset : offset + chunk].to(machinery.device)
-                logits = prefill_chunk(machinery.decoder, machinery.tiers, place, part, start + offset, observe)
+                logits = prefill_chunk(machinery.decoder, machinery.tiers, place, part, start + offset, observe, attend)
                 if progress is not None:
                     progress(min(offset + chunk, ids.numel()))
             self._half.read(row, stop)
@@ -244,13 +247,25 @@ class GpuSession(LastStep):
         self._drawn.add(row)
         return logits
 
+    def _attention(self, row: int, mode: str) -> Attention:
+        if mode == "dense":
+            return attend_dense
+        machinery, place = self._machinery, self._place[row]
+        return ChosenAttention(
+            bound=self._half.bound, selector=machinery.selector, spec=self.spec, row=row,
+            query_of=machinery.decoder.query_of, entries=lambda layer: machinery.tiers.layers[layer].entries[place],
+        )  # fmt: skip
+
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out. Reads logits and facts back."""
         before, ids = self._stepping(tokens)
         self._steps(list(before), 1, dict(zip(before, ids.tolist(), strict=True)))
         # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
         with self._work(before):
-            return StepResult(logits=self.last_logits(), facts=self.last_facts(), timeline=self._machinery.timeline())
+            facts, timeline = self.last_facts(), self._machinery.timeline()
+            if timeline is not None:
+                facts = with_late(facts, timeline, self.plan)
+            return StepResult(logits=self.last_logits(), facts=facts, timeline=timeline)
 
     def run(self, steps: int, tokens: Mapping[int, int] | None = None) -> None:
         """`steps` steps of every row, whose tokens are sampled on the device; nothing is read back or waited for.
@@ -313,8 +328,9 @@ class GpuSession(LastStep):
         self._check_row(row)
         place, tokens = self._place[row], self._lengths[row]
         with self._work():
-            parts = [self._machinery.tiers.read(place, layer, 0, tokens) for layer in range(self.shape.layers)]
-            return self._half.snapshot(row, tokens, parts)
+            tiers, layers = self._machinery.tiers, range(self.shape.layers)
+            parts = [tiers.read(place, layer, 0, tokens) for layer in layers]
+            return self._half.snapshot(row, tokens, parts, [tiers.read_bias(place, layer, tokens) for layer in layers])
 
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""

@@ -25,6 +25,17 @@ def test_the_text_is_that_of_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.gpu
 @pytest.mark.model
 def test_what_is_of_a_cpu_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for option, said in ((("--threads", "1"), "are of a CPU"), (("--prefill", "selector"), "mode='dense'")):
-        assert main([*LINE, "--device", "cuda", *option]) == 2
-        assert said in capsys.readouterr().err
+    assert main([*LINE, "--device", "cuda", "--threads", "1"]) == 2
+    assert "are of a CPU" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.model
+def test_options_of_a_session_reach_it_and_its_memory_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--slots", "12", "--policy", "lru", "--copy-ctas", "1", "--copy-in-flight-kib", "64", "--no-graph")
+    assert main([*LINE, "--json", "--device", "cuda", *options, "--prefill", "selector"]) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert told["memory"]["slots"] == 12
+    assert told["memory"]["tokens"] == told["prompt_tokens"] + 24
+    assert "memory for 1 row of" in err

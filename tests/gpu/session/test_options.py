@@ -122,6 +122,18 @@ def test_a_timeline_has_every_operation_of_the_plan() -> None:
         assert fetch.end_ns <= attend.start_ns
 
 
+@pytest.mark.parametrize("runtime", ["offload-sync", "offload-prefetch"])
+def test_late_blocks_are_counted_where_there_is_a_timeline(runtime: str) -> None:
+    with Pair("forecast", runtime, places=1, timeline=True) as pair:
+        pair.add(prompt(111))
+        for token in (3, 4, 5):
+            facts = pair.gpu.decode({0: token}).facts
+            assert (facts.late <= facts.misses).all()
+            if runtime == "offload-sync":  # every block is waited for
+                assert (facts.late == facts.misses).all()
+        assert pair.gpu.last_facts().late.sum() == 0  # without the timeline's help
+
+
 def test_a_session_says_how_it_runs_and_what_it_takes() -> None:
     with opened("forecast", copy_rule="paper") as session:
         said = session.describe()

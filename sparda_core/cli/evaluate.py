@@ -1,0 +1,257 @@
+"""`sparda evaluate`: quality of methods and budgets on held-out windows of real text, with intervals. Resumable."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparda_core.cli.options import NOT_NEGATIVE, POSITIVE, SEED, add_json
+from sparda_core.cli.parser import number
+from sparda_core.cli.running import progress
+from sparda_core.cli.screen import show_json
+from sparda_core.errors import ConfigError
+from sparda_core.evaluate.study.config import BUDGETS, TASKS, StudyConfig
+from sparda_core.evaluate.study.methods import DEFAULT, KINDS, parse_methods
+from sparda_core.files import check_folder
+from sparda_core.shapes import BlockSpec
+
+if TYPE_CHECKING:
+    from sparda_core.distill.texts import Document
+    from sparda_core.evaluate.study.report import Report
+    from sparda_core.evaluate.study.run import Study
+    from sparda_core.models.forecast_weights import ForecastWeights
+    from sparda_core.models.model import Model
+
+#: Label of the Forecast that comes with smollm2.
+SHIPPED = "shipped"
+#: Tokens of other text that tasks hide things in.
+FILLER = 60_000
+#: Fields of StudyConfig that have an option each; None: as the full or the quick study has them.
+_SET = ("window", "first", "budgets", "path_budgets", "slot_budgets", "task_budgets", "samples", "task_tokens", "tasks")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sparda evaluate`."""
+    parser.add_argument(
+        "--out", type=Path, default=Path("sparda-results") / "evaluate", metavar="DIR",
+        help="folder for rows, results.json, results.csv and figures; the same command goes on from its rows",
+    )  # fmt: skip
+    parser.add_argument(
+        "--quick", action="store_true",
+        help="2 windows, the last 512 positions of each, budgets 8, 16, 32, few task prompts: minutes on two cores",
+    )
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--methods", nargs="+", default=list(DEFAULT), metavar="NAME",
+        help=f"KIND, forecast:LABEL, either with @WINDOW/STRIDE of its entries; kinds: {', '.join(KINDS)}",
+    )  # fmt: skip
+    what.add_argument(
+        "--forecast", action="append", default=[], metavar="LABEL=FILE",
+        help="Forecast weights; again for more. Labels that end in .s0, .s1 are training seeds of one Forecast, and "
+        f"their mean is told too (default: the one that smollm2 comes with, as {SHIPPED!r})",
+    )
+    _add_sizes(what)
+    model = parser.add_argument_group("model and text")
+    model.add_argument("--model", default="smollm2", metavar="NAME|PATH", help="smollm2, a GGUF file or a directory")
+    model.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model runs")
+    model.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="of the model (default: float32 on a CPU, bfloat16 on a GPU)"
+    )
+    model.add_argument("--threads", type=number(int, least=1, most=4096), metavar="CORES", help="of a CPU")
+    model.add_argument(
+        "--texts", type=Path, metavar="DIR", help="folder of `sparda texts fetch` (default: Python's own sources)"
+    )
+    model.add_argument("--split", choices=("held-out", "tuning"), default="held-out", help="documents of --texts")
+    model.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="these UTF-8 files instead")
+    model.add_argument("--windows", type=NOT_NEGATIVE, metavar="N", help="windows of text (default: 16; quick: 2)")
+    model.add_argument("--seed", type=SEED, default=0, metavar="N", help="of `random`, tasks and intervals")
+    parser.add_argument(
+        "--plot", action=argparse.BooleanOptionalAction, default=True, help="draw figures (needs matplotlib)"
+    )
+    add_json(parser)
+
+
+def _add_sizes(group: argparse._ArgumentGroup) -> None:
+    def budgets(name: str, what: str, default: tuple[int, ...]) -> None:
+        words = " ".join(map(str, default))
+        group.add_argument(
+            name, type=POSITIVE, nargs="*", metavar="BLOCKS", help=f"{what}, forced blocks included (default: {words})"
+        )
+
+    full = StudyConfig()
+    budgets("--budgets", "blocks a KV head", BUDGETS)
+    budgets("--path-budgets", "budgets of the sparse path (KL, agreement, perplexity)", full.path_budgets)
+    budgets("--slot-budgets", "budgets whose misses are counted", full.slot_budgets)
+    budgets("--task-budgets", "budgets of the tasks", full.task_budgets)
+    group.add_argument("--window", type=POSITIVE, metavar="TOKENS", help=f"of a window (default: {full.window})")
+    group.add_argument(
+        "--first", type=POSITIVE, metavar="TOKEN", help=f"first position judged (default: {full.first}; quick: 7680)"
+    )
+    group.add_argument("--tasks", nargs="*", metavar="NAME", help=f"of {', '.join(TASKS)} (default: all)")
+    group.add_argument("--samples", type=NOT_NEGATIVE, metavar="N", help=f"prompts a task (default: {full.samples})")
+    group.add_argument(
+        "--task-tokens", type=POSITIVE, metavar="TOKENS", help=f"of a prompt (default: {full.task_tokens})"
+    )
+    spec = BlockSpec()
+    for name, default, what in (
+        ("--block", spec.block, "tokens in a block"),
+        ("--entry-window", spec.window, "tokens averaged into one entry, of methods that name no grid"),
+        ("--entry-stride", spec.stride, "tokens between starts of two entries"),
+        ("--sink", spec.sink, "first blocks, always attended"),
+        ("--local", spec.local, "blocks before the current one, always attended"),
+    ):
+        group.add_argument(name, type=NOT_NEGATIVE, default=default, metavar="N", help=what)
+
+
+def config_of(args: argparse.Namespace) -> StudyConfig:
+    """The study that the options ask for; raises ConfigError where they do not fit together."""
+    spec = BlockSpec(
+        block=args.block, window=args.entry_window, stride=args.entry_stride, sink=args.sink, local=args.local,
+        budget=max(BlockSpec().budget, args.sink + args.local + 2),
+    )  # fmt: skip
+    given = {name: getattr(args, name) for name in _SET if getattr(args, name) is not None}
+    sizes: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in given.items()}
+    make = StudyConfig.quick if args.quick else StudyConfig
+    return make(spec=spec, seed=args.seed, **sizes)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure what the folder does not hold yet, then report; an interruption keeps what is finished."""
+    config = config_of(args)
+    parse_methods(  # refused now rather than after the model is loaded; labels are told apart below
+        [name for name in args.methods if not name.startswith("forecast")] or ["query"], spec=config.spec, forecasts={}
+    )
+    check_folder(args.out)
+    if args.plot:
+        from sparda_core.bench.plots import require_matplotlib
+
+        require_matplotlib()
+
+    report = measure(args, config)
+    if args.plot:
+        from sparda_core.bench.study_plots import plot_study
+
+        plot_study(report, args.out)
+    if args.json:
+        from sparda_core.evaluate.study.report import as_document
+
+        show_json(as_document(report))
+    else:
+        from sparda_core.cli.evaluate_tables import show_study
+
+        show_study(report, args.out)
+    return 0
+
+
+def measure(args: argparse.Namespace, config: StudyConfig) -> Report:
+    """Load, run and write the folder's results."""
+    from sparda_core.bench.provenance import provenance
+    from sparda_core.evaluate.study.report import describe_methods, make_report, write_report
+    from sparda_core.evaluate.study.run import identity, run_study
+    from sparda_core.evaluate.study.store import Rows
+
+    study, model, digests = prepare(args, config)
+    known = identity(study, model=model.name, forecasts=digests, extra={})
+    rows = Rows(args.out, known)
+    try:
+        with progress() as report:
+            windows, tasks = run_study(study, rows, progress=report)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; finished parts are kept in {args.out}: the same command goes on from there"
+        ) from None
+    leads = {method.name: study.scorer.lead(method) for method in study.methods}
+    found = make_report(
+        windows, tasks, study=known, provenance={**provenance(), "gpu": _gpu(args.device)}, seed=config.seed,
+        methods=describe_methods(study.methods, leads, model.shape),
+    )  # fmt: skip
+    write_report(args.out, found)
+    return found
+
+
+def prepare(args: argparse.Namespace, config: StudyConfig) -> tuple[Study, Model, dict[str, str]]:
+    """The study of parsed options, its model, and the digests of its Forecasts by label."""
+    import torch
+
+    from sparda_core.cli.running import tokenizer_of
+    from sparda_core.evaluate.study.run import Study
+    from sparda_core.evaluate.study.scores import Scorer
+    from sparda_core.evaluate.study.windows import cut_windows
+    from sparda_core.models.load import load_model
+
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    dtype = args.dtype or ("float32" if args.device == "cpu" else "bfloat16")
+    model = load_model(args.model, dtype=getattr(torch, dtype), device=args.device)
+    forecasts, digests, grids = _forecasts(args, model, config.spec)
+    methods = parse_methods(args.methods, spec=config.spec, forecasts=grids)
+    encode = tokenizer_of(model).encode
+    documents = _documents(args)
+    count = args.windows if args.windows is not None else (2 if args.quick else 16)
+    windows = cut_windows(documents, encode, tokens=config.window, count=count) if count else ()
+    study = Study(
+        decoder=model.decoder.with_forecast(None), methods=methods, config=config, windows=windows,
+        scorer=Scorer(forecasts=forecasts, seed=config.seed), encoder=tokenizer_of(model),
+        filler=_filler(documents, encode) if config.samples else (),
+    )  # fmt: skip
+    return study, model, digests
+
+
+def _forecasts(
+    args: argparse.Namespace, model: Model, spec: BlockSpec
+) -> tuple[dict[str, ForecastWeights], dict[str, str], dict[str, tuple[int, int]]]:
+    """Weights, digests and training grids by label."""
+    from sparda_core.models.forecast_weights import load_forecast
+    from sparda_core.models.load import SHIPPED_FORECAST, SMOLLM2
+
+    files = dict(_labelled(word) for word in args.forecast)
+    if len(files) < len(args.forecast):
+        raise ConfigError("--forecast: a label comes twice; give every file one of its own, as LABEL=FILE")
+    if not files and args.model == SMOLLM2:
+        files = {SHIPPED: SHIPPED_FORECAST}
+    weights = {label: load_forecast(path, model.shape) for label, path in files.items()}
+    digests = {label: hashlib.sha256(path.read_bytes()).hexdigest() for label, path in files.items()}
+    return weights, digests, {label: _grid(w.metadata, spec) for label, w in weights.items()}
+
+
+def _labelled(word: str) -> tuple[str, Path]:
+    label, separator, path = word.partition("=")
+    return (label, Path(path)) if separator else (Path(word).stem, Path(word))
+
+
+def _grid(metadata: Mapping[str, Any], spec: BlockSpec) -> tuple[int, int]:
+    trained = metadata.get("block_spec")
+    if not isinstance(trained, Mapping):
+        return spec.window, spec.stride
+    return int(trained.get("window", spec.window)), int(trained.get("stride", spec.stride))
+
+
+def _documents(args: argparse.Namespace) -> list[Document]:
+    from sparda_core.distill.texts import held_out_documents, read_documents
+
+    if args.text and args.texts:
+        raise ConfigError("--text and --texts name different documents; give one of them")
+    if args.text:
+        return read_documents(args.text)
+    if args.texts:
+        from sparda_core.distill.corpus.folder import read_split
+
+        return read_split(args.texts, args.split)
+    return held_out_documents()
+
+
+def _filler(documents: list[Document], encode: Any) -> tuple[int, ...]:
+    """The first tokens of all documents together, an equal part of each."""
+    each = max(1, FILLER // len(documents))
+    return tuple(token for d in documents for token in encode(d.text[: 8 * each])[:each])
+
+
+def _gpu(device: str) -> str | None:
+    if device == "cpu":
+        return None
+    import torch
+
+    return str(torch.cuda.get_device_name(device))

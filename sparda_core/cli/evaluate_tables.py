@@ -1,0 +1,97 @@
+"""The tables of a study: choices, path, misses, tasks; every figure with its interval over documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from sparda_core.cli.screen import console, show_table
+
+if TYPE_CHECKING:
+    from sparda_core.evaluate.study.figures import Figure
+    from sparda_core.evaluate.study.report import Report
+
+
+def show_study(report: Report, folder: Path) -> None:
+    """Print a study."""
+    machine = report.provenance["machine"]
+    where = report.provenance.get("gpu") or f"{machine['cpu']}, {machine['cores']} cores"
+    config = report.study["config"]
+    out = console()
+    out.print(Text(f"Model: {report.study['model']}, {report.study['dtype']}. Machine: {where}."))
+    out.print(Text(
+        f"{len(report.study['windows'])} windows of {config['window']} tokens from {len(report.documents)} documents, "
+        f"positions {config['first']} to {config['window'] - 1}; means over layers 1 and up and KV heads.\n"
+    ))  # fmt: skip
+    _methods(report)
+    _table(report, "recall_oracle", "Recall of the oracle's free blocks", chance=True)
+    _table(report, "recall_query", "Recall of query-driven selection's free blocks", chance=True)
+    _table(report, "free_mass", "Attention on free blocks, as a share of the oracle's", against="oracle")
+    _table(report, "churn", "Churn of free blocks: share that was not selected a step before")
+    _table(report, "kl", "KL(dense || sparse) along the sparse path, nats", digits=4)
+    _table(report, "kl", "The same as a ratio to query-driven selection's", against="query")
+    _table(report, "kl", "The same as a ratio to InfiniGen's on tokens", against="infinigen-token")
+    _table(report, "agreement", "Share of positions with the dense model's likeliest next token")
+    _table(report, "nll", "Loss of the true next token, nats (perplexity is its exponential)")
+    _misses(report)
+    _tasks(report)
+    if not report.documents:
+        return
+    out.print(Text(f"[low, high]: the middle 95 % over documents drawn anew, {len(report.documents)} of them.", "dim"))
+    out.print(Text(f"Files: {folder}"))
+
+
+def _methods(report: Report) -> None:
+    show_table(
+        "Methods", ("method", "lead", "entries", "index, bytes a token and layer", "of K"),
+        [(m["method"], m["lead"], m["grid"] or "-", m["index_bytes_per_token_and_layer"], f"{m['share_of_k']:.3g}")
+         for m in report.methods],
+    )  # fmt: skip
+
+
+def _table(
+    report: Report, metric: str, title: str, *, against: str = "", digits: int = 3, chance: bool = False,
+    detail: str = "",
+) -> None:  # fmt: skip
+    budgets = report.budgets(metric, detail)
+    rows = [
+        (name, *(_cell(report.find(metric, name, b, against=against, detail=detail), digits) for b in budgets))
+        for name in report.names(metric, detail)
+        if any(report.find(metric, name, b, against=against, detail=detail) for b in budgets if b)
+    ]
+    if not rows:
+        return
+    if chance:
+        rows.append(("chance", *(f"{report.chance[b]:.{digits}f}" for b in budgets)))
+    columns = ("method", *(f"budget {b}" if b else "dense" for b in budgets))
+    show_table(title, columns, rows)
+
+
+def _misses(report: Report) -> None:
+    details = list(dict.fromkeys(f.detail for f in report.figures if f.metric == "misses"))
+    for budget in sorted({f.budget for f in report.figures if f.metric == "misses"}):
+        names = report.names("misses", details[0])
+        rows = [
+            (name, *(_cell(report.find("misses", name, budget, detail=d), 2, short=True) for d in details))
+            for name in names
+        ]
+        show_table(f"Blocks moved a step, layer and KV head, budget {budget}, by policy and selections' worth of slots",
+                   ("method", *details), rows)  # fmt: skip
+
+
+def _tasks(report: Report) -> None:
+    for task in dict.fromkeys(f.detail for f in report.figures if f.metric == "task_exact"):
+        for metric, what in (("exact", "answers given exactly"), ("accuracy", "tokens right"), ("nll", "nats a token")):
+            name = f"task_{metric}"
+            dense = report.find(name, "dense", 0, detail=task)
+            _table(report, name, f"Task {task}: {what}; dense {_cell(dense, 2)}", detail=task, digits=2)
+
+
+def _cell(figure: Figure | None, digits: int, *, short: bool = False) -> str:
+    if figure is None:
+        return "-"
+    e = figure.estimate
+    value = f"{e.value:.{digits}f}"
+    return value if short else f"{value} [{e.low:.{digits}f}, {e.high:.{digits}f}]"

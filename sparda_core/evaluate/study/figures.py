@@ -1,0 +1,178 @@
+"""Figures of a study, each with its interval over documents: one value a row first, then means, differences and ratios.
+
+Means are over windows, and within one over layers 1 .. L-1 and KV heads (layer 0 chooses for itself). Ratios of KL are
+geometric means over windows, since one hard document would outweigh the others in a ratio of means.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from sparda_core.evaluate.study.bootstrap import Draws, Estimate
+
+Row = Mapping[str, Any]
+Values = dict[tuple[str, str, int], list[float]]
+
+#: Figures of a window's choices and of its path, and what they are.
+METRICS: Mapping[str, str] = {
+    "recall_query": "of the free blocks that query-driven selection takes, share taken",
+    "recall_oracle": "of the free blocks with the most attention, share taken",
+    "free_mass": "attention on the free blocks taken",
+    "total_mass": "attention on all blocks attended, forced ones included",
+    "churn": "free blocks that were not selected a step before / free blocks",
+    "kl": "KL(dense || sparse) of the next token along the sparse path, nats",
+    "agreement": "share of positions with the dense model's likeliest next token",
+    "nll": "loss of the true next token, nats",
+}
+_CHOICE = ("recall_query", "recall_oracle", "free_mass", "churn")
+_PATH = ("kl", "agreement", "nll")
+#: Labels of Forecasts that differ in the training seed alone: their mean is a method of its own.
+_SEED = re.compile(r"(?P<stem>forecast:[\w.-]+?)[.-]s(?:eed)?\d+(?P<grid>@.*)?")
+
+
+@attrs.frozen(kw_only=True)
+class Figure:
+    """One number of the report.
+
+    against  the method that a difference or ratio is taken to; "" for a plain mean
+    form     "mean", "difference" (method - against), "ratio" (method / against)
+    detail   pool policy and size in selections, or the task; "" where there is none
+    """
+
+    metric: str
+    method: str
+    budget: int
+    estimate: Estimate
+    against: str = ""
+    form: str = "mean"
+    detail: str = ""
+
+    def flat(self) -> dict[str, Any]:
+        """One line of a table."""
+        return {
+            "metric": self.metric, "detail": self.detail, "method": self.method, "budget": self.budget,
+            "form": self.form, "against": self.against, "value": self.estimate.value, "low": self.estimate.low,
+            "high": self.estimate.high,
+        }  # fmt: skip
+
+
+def window_values(rows: Sequence[Row]) -> Values:
+    """One value a window of every metric, by (metric, method, budget)."""
+    values: Values = {}
+    for row in rows:
+        forced = _over_layers(row["forced_mass"])
+        for method, table in row["choice"].items():
+            for metric in _CHOICE:
+                for budget, layers in table[metric].items():
+                    values.setdefault((metric, method, int(budget)), []).append(_over_layers(layers))
+            for budget, layers in table["free_mass"].items():
+                values.setdefault(("total_mass", method, int(budget)), []).append(forced + _over_layers(layers))
+        for method, table in row["path"].items():
+            for budget, found in table.items():
+                for metric in _PATH:
+                    values.setdefault((metric, method, int(budget)), []).append(found[metric])
+    return _with_seeds(values)
+
+
+def miss_values(rows: Sequence[Row]) -> Values:
+    """Blocks moved in a step of one head, one value a window, by ("POLICY xSIZE", method, budget); and free blocks."""
+    values: Values = {}
+    for row in rows:
+        for method, table in row["misses"].items():
+            for budget, found in table.items():
+                sizes = found["lru"]
+                plain = {f"last-selection x{size}": found["fresh"] for size in sizes}
+                lru = {f"lru x{size}": missed for size, missed in sizes.items()}
+                score = {f"score x{size}": missed for size, missed in found.get("score", {}).items()}
+                for name, value in {**plain, **lru, **score, "free blocks": found["free"]}.items():
+                    values.setdefault((name, method, int(budget)), []).append(value)
+    return _with_seeds(values)
+
+
+def task_values(rows: Sequence[Row]) -> Values:
+    """One value a prompt, by ("TASK exact" and so on, method, budget); the dense model has budget 0."""
+    values: Values = {}
+    for row in rows:
+        found = {("dense", 0): row["dense"]}
+        found |= {(m, int(b)): three for m, table in row["methods"].items() for b, three in table.items()}
+        for (method, budget), three in found.items():
+            for metric, value in zip(("exact", "accuracy", "nll"), three, strict=True):
+                values.setdefault((metric, method, budget), []).append(value)
+    return _with_seeds(values)
+
+
+def means(values: Values, draws: Draws, detail: str = "") -> Iterator[Figure]:
+    """The mean of everything, and of KL the geometric one too."""
+    for (metric, method, budget), each in values.items():
+        yield Figure(metric=metric, method=method, budget=budget, estimate=draws.mean(each), detail=detail)
+
+
+def corrected(values: Values, chance: Mapping[int, float], draws: Draws) -> Iterator[Figure]:
+    """Recall r above a blind choice's c: (r - c) / (1 - c)."""
+    for (metric, method, budget), each in values.items():
+        if metric.startswith("recall"):
+            c = chance[budget]
+            above = [(value - c) / (1 - c) for value in each]
+            yield Figure(metric=f"{metric}_corrected", method=method, budget=budget, estimate=draws.mean(above))
+
+
+def shares_of_oracle(values: Values, draws: Draws) -> Iterator[Figure]:
+    """Free mass taken, as a share of the oracle's."""
+    for (metric, method, budget), each in values.items():
+        best = values.get((metric, "oracle", budget))
+        if metric == "free_mass" and best is not None:
+            estimate = draws.ratio_of_means(each, best)
+            yield Figure(
+                metric=metric, method=method, budget=budget, estimate=estimate, against="oracle", form="ratio"
+            )
+
+
+def pairs(values: Values, draws: Draws, against: Sequence[str], detail: str = "") -> Iterator[Figure]:
+    """Every method beside every one of `against`: ratios of KL, differences of all else."""
+    for (metric, method, budget), each in values.items():
+        for other in against:
+            theirs = values.get((metric, other, budget))
+            if other == method or theirs is None:
+                continue
+            positive = metric == "kl" and min(*each, *theirs, 1.0) > 0
+            estimate = draws.ratio(each, theirs) if positive else draws.difference(each, theirs)
+            yield Figure(
+                metric=metric, method=method, budget=budget, estimate=estimate, against=other, detail=detail,
+                form="ratio" if positive else "difference",
+            )  # fmt: skip
+
+
+def by_layer(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Recall of every layer, mean over windows: {metric: {method: {budget: [L]}}}."""
+    table: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for metric in ("recall_query", "recall_oracle", "free_mass", "churn"):
+        for method in rows[0]["choice"] if rows else ():
+            for budget in rows[0]["choice"][method][metric]:
+                each = [row["choice"][method][metric][budget] for row in rows]
+                layers = [sum(column) / len(column) for column in zip(*each, strict=True)]
+                table.setdefault(metric, {}).setdefault(method, {})[budget] = layers
+    return table
+
+
+def _over_layers(layers: Sequence[float]) -> float:
+    some = [value for value in layers[1:] if not math.isnan(value)]
+    return sum(some) / len(some) if some else float("nan")
+
+
+def _with_seeds(values: Values) -> Values:
+    """Add the mean over training seeds, window by window, under the name without the seed and `(n seeds)`."""
+    families: dict[tuple[str, str, int], list[list[float]]] = {}
+    for (metric, method, budget), each in values.items():
+        found = _SEED.fullmatch(method)
+        if found:
+            families.setdefault((metric, found["stem"] + (found["grid"] or ""), budget), []).append(each)
+    for (metric, stem, budget), members in families.items():
+        if len(members) > 1:
+            mean = [sum(column) / len(column) for column in zip(*members, strict=True)]
+            values[metric, f"{stem} ({len(members)} seeds)", budget] = mean
+    return values

@@ -1,0 +1,166 @@
+"""Block scores [G, Q, N] of every method, a few queries at a time so that no table of Q x T grows with the text.
+
+Axes: H query heads, G KV heads, Q query positions, T tokens, C entries, N blocks, D head dimension. A score says
+something about free blocks only; those that hold no visible key have -inf or 0. Held to brute force in float64 by
+tests/evaluate/test_study_scores.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from sparda_core.distill.scores import visible_entries
+from sparda_core.errors import ConfigError
+from sparda_core.evaluate.study.methods import Method
+from sparda_core.evaluate.study.scene import Scene
+from sparda_core.models.forecast_weights import ForecastWeights
+
+#: Logits held at once, in values: 2 GiB in float32 on a GPU, 128 MiB elsewhere, a few times over.
+MOST_LOGITS = {"cuda": 2**29, "cpu": 2**25}
+
+Part = Callable[[slice], torch.Tensor]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Scorer:
+    """Scores a scene by any method.
+
+    forecasts  trained weights by label
+    seed       of `random`: a score depends on it, the layer, the first position and the device
+    """
+
+    forecasts: Mapping[str, ForecastWeights] = attrs.field(factory=dict)
+    seed: int = 0
+
+    def lead(self, method: Method) -> int:
+        """How many layers early the method knows its choice."""
+        if method.kind == "forecast":
+            return lead_of(self.forecasts[method.label])
+        return 1 if method.kind.startswith("infinigen") else 0
+
+    def source(self, method: Method, layer: int) -> int:
+        """The layer whose input is looked at to choose for `layer`: itself where no layer is early enough."""
+        lead = self.lead(method)
+        return layer - lead if layer >= lead else layer
+
+    def __call__(self, method: Method, scene: Scene) -> torch.Tensor:
+        """Block scores [G, Q, N]; layers that no layer is early enough before are scored as a session would.
+
+        A Forecast has projections of its own for them, InfiniGen takes the layer's own query.
+        """
+        if method.kind == "random":
+            return self._noise(scene)
+        if method.kind == "window":
+            ids_N = torch.arange(scene.blocks, device=scene.k.device, dtype=scene.k.dtype)
+            return ids_N.expand(scene.k.shape[0], len(scene.positions), -1)
+        part = self._part(method, scene)
+        return torch.cat([part(rows) for rows in _rows(scene)], dim=1)
+
+    def _part(self, method: Method, scene: Scene) -> Part:
+        if method.kind == "oracle":
+            return lambda rows: attention_mass(scene, rows)
+        if method.kind == "forecast":
+            weight = by_target(self.forecasts[method.label])[scene.layer]
+            student = scene.heads(weight, self.source(method, scene.layer))
+            return lambda rows: _raw_entries(scene, _grid(method), student[:, rows], rows)
+        early = method.kind.startswith("infinigen") and scene.layer >= 1
+        if not early and method.kind != "query":  # InfiniGen's first layer chooses as query-driven selection does
+            grid = method.grid or (scene.spec.window, scene.spec.stride)
+            return lambda rows: _softmax_entries(scene, grid, scene.q[:, rows], rows)
+        query = scene.heads(scene.decoder.query_weight(scene.layer), scene.layer - 1) if early else scene.q
+        if method.kind in ("query", "infinigen-softmax"):
+            return lambda rows: _softmax_entries(scene, _grid(method), query[:, rows], rows)
+        summed = query.reshape(scene.k.shape[0], -1, *query.shape[1:]).sum(1)
+        if method.kind == "infinigen-entry":
+            return lambda rows: _raw_entries(scene, _grid(method), summed[:, rows], rows)
+        return lambda rows: _raw_tokens(scene, summed[:, rows], rows)
+
+    def _noise(self, scene: Scene) -> torch.Tensor:
+        first, size = int(scene.positions[0]), (len(scene.positions), scene.k.shape[0], scene.blocks)
+        source = torch.Generator(scene.k.device).manual_seed((self.seed * 1009 + scene.layer) * 65537 + first)
+        return torch.rand(size, generator=source, device=scene.k.device).transpose(0, 1)
+
+
+def by_target(forecast: ForecastWeights) -> tuple[torch.Tensor, ...]:
+    """One matrix a layer, by the layer whose blocks it chooses."""
+    return (forecast.own, *getattr(forecast, "own_more", ()), *forecast.following)
+
+
+def lead_of(forecast: ForecastWeights) -> int:
+    """How many layers early a Forecast knows."""
+    return 1 + len(getattr(forecast, "own_more", ()))
+
+
+def attention_mass(scene: Scene, rows: slice) -> torch.Tensor:
+    """Share of attention that each block truly gets, mean over the group: [G, q, N]; those of a query sum to 1."""
+    block, groups = scene.spec.block, scene.k.shape[0]
+    upto = int(scene.positions[rows][-1]) + 1
+    future = torch.arange(upto, device=scene.k.device)[None] > scene.positions[rows][:, None]
+    query = scene.q[:, rows].reshape(groups, -1, *scene.q[:, rows].shape[1:])
+    out = []
+    for k_TD, q_hQD in zip(scene.k, query, strict=True):  # one group at a time, for memory
+        logit: torch.Tensor = q_hQD @ k_TD[:upto].t() / k_TD.shape[-1] ** 0.5
+        share_QT = logit.masked_fill_(future, -math.inf).softmax(-1).mean(0)
+        padded = F.pad(share_QT, (0, scene.blocks * block - upto))
+        out.append(padded.view(padded.shape[0], scene.blocks, block).sum(-1))
+    return torch.stack(out)
+
+
+def pool(score_GQC: torch.Tensor, blocks: int, *, per_block: int, before: int) -> torch.Tensor:
+    """Maximum over what touches a block, [G, Q, N]; -inf where there is nothing.
+
+    per_block  entries that start in a block; before: entries of the block before that reach into it
+    """
+    right = per_block * blocks - score_GQC.shape[-1]
+    padded = F.pad(score_GQC, (before, max(right, 0)), value=-math.inf)
+    return padded.unfold(-1, per_block + before, per_block)[:, :, :blocks].amax(-1)
+
+
+def _softmax_entries(scene: Scene, grid: tuple[int, int], q_HQD: torch.Tensor, rows: slice) -> torch.Tensor:
+    entries, seen = scene.entries(grid), _seen(scene, grid, rows)
+    groups = entries.shape[0]
+    out = []
+    for c_CD, q_hQD in zip(entries, q_HQD.reshape(groups, -1, *q_HQD.shape[1:]), strict=True):
+        logit: torch.Tensor = q_hQD @ c_CD.t() / q_hQD.shape[-1] ** 0.5
+        # A query that sees no entry has 0/0: it scores nothing.
+        out.append(logit.masked_fill_(~seen, -math.inf).softmax(-1).nan_to_num_(0.0).sum(0))
+    return _pool_entries(scene, grid, torch.stack(out))
+
+
+def _raw_entries(scene: Scene, grid: tuple[int, int], f_GQD: torch.Tensor, rows: slice) -> torch.Tensor:
+    score: torch.Tensor = f_GQD @ scene.entries(grid).transpose(-1, -2)
+    return _pool_entries(scene, grid, score.masked_fill_(~_seen(scene, grid, rows), -math.inf))
+
+
+def _raw_tokens(scene: Scene, summed_GQD: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Largest summed logit among a block's tokens and the one before it, as InfiniGen's release pools them."""
+    score: torch.Tensor = summed_GQD @ scene.k.transpose(-1, -2)
+    future = torch.arange(score.shape[-1], device=score.device)[None] > scene.positions[rows][:, None]
+    return pool(score.masked_fill_(future, -math.inf), scene.blocks, per_block=scene.spec.block, before=1)
+
+
+def _seen(scene: Scene, grid: tuple[int, int], rows: slice) -> torch.Tensor:
+    return visible_entries(scene.positions[rows], scene.entries(grid).shape[1], scene.on(grid))
+
+
+def _pool_entries(scene: Scene, grid: tuple[int, int], score_GQC: torch.Tensor) -> torch.Tensor:
+    window, stride = grid
+    return pool(score_GQC, scene.blocks, per_block=scene.spec.block // stride, before=window // stride - 1)
+
+
+def _grid(method: Method) -> tuple[int, int]:
+    if method.grid is None:
+        raise ConfigError(f"method={method.name!r} has no grid of entries to score")
+    return method.grid
+
+
+def _rows(scene: Scene) -> Iterator[slice]:
+    """Slices of the queries, each of which holds no more logits at once than there is room for."""
+    each = scene.q.shape[0] // scene.k.shape[0] * scene.k.shape[1]
+    step = max(1, MOST_LOGITS["cuda" if scene.k.is_cuda else "cpu"] // each)
+    return (slice(at, at + step) for at in range(0, len(scene.positions), step))

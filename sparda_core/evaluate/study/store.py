@@ -1,0 +1,58 @@
+"""The folder of a study: one file a window or task, written whole after each finished part."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.files import make_folder, parse_json, write_whole
+
+STUDY, ROWS = "study.json", "rows"
+
+
+class Rows:
+    """Rows by name; each a JSON object that grows by parts.
+
+    folder    made if it is not there
+    identity  what makes two studies the same one; a folder that holds another is refused
+    raises    ConfigError: another study (what differs is named); RecordingError: a file is damaged; OSError
+    """
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self._rows = make_folder(make_folder(folder) / ROWS)
+        mine = json.loads(json.dumps(identity))
+        held = _read(folder / STUDY)
+        if held is None:
+            write_whole(folder / STUDY, json.dumps(mine, indent=1) + "\n")
+        elif held != mine:
+            names = sorted(name for name in {*held, *mine} if held.get(name) != mine.get(name))
+            raise ConfigError(
+                f"folder {str(folder)!r} holds another study: {', '.join(names)} differ; name a fresh folder with --out"
+            )
+
+    def get(self, name: str) -> dict[str, Any]:
+        """The row as far as it is done; empty where nothing is."""
+        return _read(self._place(name)) or {}
+
+    def put(self, name: str, row: Mapping[str, Any]) -> None:
+        """Replace the row, all or nothing."""
+        write_whole(self._place(name), json.dumps(row, allow_nan=True) + "\n")
+
+    def _place(self, name: str) -> Path:
+        return self._rows / (re.sub(r"[^\w.-]", "_", name) + ".json")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        held = parse_json(path.read_bytes())
+    except ValueError as wrong:
+        raise RecordingError(f"{path}: not JSON ({wrong}); remove it, and its part is done again") from wrong
+    if not isinstance(held, dict):
+        raise RecordingError(f"{path}: not an object; remove it, and its part is done again")
+    return held

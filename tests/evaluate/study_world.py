@@ -1,0 +1,50 @@
+"""A tiny float64 model, methods of every kind and a window, for tests of the study."""
+
+from __future__ import annotations
+
+import torch
+
+from sparda_core.evaluate.study.config import StudyConfig
+from sparda_core.evaluate.study.methods import DEFAULT, Method, parse_methods
+from sparda_core.evaluate.study.scores import Scorer
+from sparda_core.models.config import DecoderConfig
+from sparda_core.models.decoder import Decoder
+from sparda_core.models.tiny import random_forecast, random_weights
+from sparda_core.shapes import BlockSpec, ModelShape
+
+SPEC = BlockSpec(block=8, window=4, stride=2, sink=1, local=1, budget=6)
+SHAPE = ModelShape(
+    name="study", layers=3, hidden=24, ffn=32, q_heads=4, kv_heads=2, head_dim=8, vocab=61, context=256,
+    tied_embeddings=True,
+)  # fmt: skip
+GRIDS = {"a.s0": (4, 2), "a.s1": (4, 2)}
+NAMES = (*DEFAULT, "query@8/8", "query@1/1", "forecast:a.s0@2/2", "infinigen-softmax@8/4")
+TOKENS, FIRST = 150, 90
+
+
+def decoder() -> Decoder:
+    """Random, but with queries strong enough that attention prefers some blocks to others."""
+    weights = random_weights(SHAPE, seed=3, dtype=torch.float64)
+    sharp = {name: 5 * w if "q_proj" in name else w for name, w in weights.items()}
+    return Decoder(DecoderConfig(shape=SHAPE), sharp)
+
+
+def scorer() -> Scorer:
+    seeds = {label: random_forecast(SHAPE, seed=at + 5, dtype=torch.float64) for at, label in enumerate(GRIDS)}
+    return Scorer(forecasts=seeds)
+
+
+def methods(*names: str) -> tuple[Method, ...]:
+    return parse_methods(names or NAMES, spec=SPEC, forecasts=GRIDS)
+
+
+def ids(tokens: int = TOKENS, seed: int = 8) -> torch.Tensor:
+    return torch.randint(0, SHAPE.vocab, (tokens,), generator=torch.Generator().manual_seed(seed))
+
+
+def config(**changes: object) -> StudyConfig:
+    small: dict[str, object] = {
+        "spec": SPEC, "window": TOKENS, "first": FIRST, "budgets": (6, 9), "path_budgets": (6, 9), "slot_budgets": (6,),
+        "task_budgets": (6,), "tasks": (), "samples": 0, "task_tokens": 200,
+    }  # fmt: skip
+    return StudyConfig(**(small | changes))  # type: ignore[arg-type]
