@@ -45,8 +45,8 @@ def place(
     from sparda_core.compose import compose
 
     options = {"tokens": tokens, **gpu_options(args)}
-    asked = compose(model.shape, args.selector, args.runtime, **method(args, model.config), **options)
-    plan = asked.capacity(value_bytes=model.dtype.itemsize)
+    asked = compose(model, args.selector, args.runtime, **method(args, model.config), **options)
+    plan = asked.capacity()
     sys.stderr.write(f"{plan.as_line()}\n")
     there = model.on(args.device)
     pair = combine(args, there, **cpu_options)

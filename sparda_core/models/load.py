@@ -63,6 +63,11 @@ class ReadModel:
         """Sizes."""
         return self.config.shape
 
+    @property
+    def forecast_lead(self) -> int | None:
+        """Layers between making a Forecast and choosing by it; None without a Forecast."""
+        return None if self._forecast is None else self._forecast.lead
+
     def on(self, device: torch.device | str) -> Model:
         """The decoder on a device; raises ConfigError for one that there is not."""
         check_device(device)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+import torch
 
 from sparda_core.cli.main import main
+from sparda_core.models.forecast_weights import save_forecast
 from sparda_core.models.load import ReadModel
+from sparda_core.models.tiny import random_forecast
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from tests.cli.conftest import Refusal
-from tests.cli.files import SPEC, Files
+from tests.cli.files import SPEC, TINY, Files
 
 Captured = pytest.CaptureFixture[str]
 RUN = ("--max-new-tokens", "6", "--device", "cuda")
@@ -67,20 +72,36 @@ def test_options_that_cannot_be_are_refused_before(
     assert said in refusal("generate", *options(tiny), *RUN, *given)
 
 
-@pytest.mark.usefixtures("gpu")
-def test_half_the_width_takes_half_the_memory(tiny: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[CapacityPlan] = []
+@pytest.fixture
+def plans(gpu: None, monkeypatch: pytest.MonkeyPatch) -> list[CapacityPlan]:
+    """What was told, in place of words."""
+    told: list[CapacityPlan] = []
 
     def keep(plan: CapacityPlan) -> str:
-        plans.append(plan)
+        told.append(plan)
         return ""
 
     monkeypatch.setattr(CapacityPlan, "as_line", keep)
+    return told
+
+
+def test_half_the_width_takes_half_the_memory(tiny: Files, plans: list[CapacityPlan]) -> None:
     for dtype in ("fp32", "bf16"):
         assert main(["generate", *options(tiny), *RUN, "--dtype", dtype]) == 1
     wide, narrow = (plan.device_parts() for plan in plans)
     assert wide["weights"] == 2 * narrow["weights"] > 0
     assert wide["slots"] == 2 * narrow["slots"] > 0
+
+
+def test_a_plan_keeps_as_many_layers_resident_as_the_forecast_looks_ahead(
+    tiny: Files, plans: list[CapacityPlan], tmp_path: Path
+) -> None:
+    file = tmp_path / "two.safetensors"
+    save_forecast(file, random_forecast(attrs.evolve(TINY, name="tiny"), seed=1, dtype=torch.float32, lead=2))
+    for forecast in (tiny.forecast, file):
+        given = ("--model", str(tiny.model), "--forecast", str(forecast), *tiny.reading(100), *SPEC)
+        assert main(["generate", *given, *RUN]) == 1
+    assert [plan.resident_layers for plan in plans] == [1, 2]
 
 
 def test_options_of_a_gpu_are_refused_without_one(tiny: Files, refusal: Refusal) -> None:

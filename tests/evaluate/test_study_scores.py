@@ -70,7 +70,10 @@ def brute(method: Method, scene: Scene, group: int, row: int) -> list[float]:
     return blocks
 
 
-@pytest.mark.parametrize("method", [m for m in world.methods() if m.kind not in ("random", "window")], ids=lambda m: m.name)
+RANKING = [method for method in world.methods() if method.kind not in ("random", "window")]
+
+
+@pytest.mark.parametrize("method", RANKING, ids=lambda method: method.name)
 def test_every_method_ranks_free_blocks_as_a_loop_does(method: Method) -> None:
     scorer = world.scorer()
     for scene in scenes(world.decoder()):

@@ -72,6 +72,7 @@ def shortlist_scores(
     tile = choose_options(blocks, spec)["TILE"]
     _shortlist_kernel[batch, heads](
         scores, *scores.stride()[:2], means, *means.stride()[:2], position, means.shape[2], blocks, unseen,
-        BLOCK=spec.block, SINK=spec.sink, LOCAL=spec.local, KEEP=keep, TILE=tile, REACH=spec.entries_per_block,
-        SPILL=spec.spill, WINDOW=spec.window, STRIDE=spec.stride, num_warps=choose_warps(tile), **launch_early(early),
+        BLOCK=spec.block, SINK=spec.sink, LOCAL=spec.local, KEEP=keep, TILE=tile,
+        REACH=spec.entries_per_block, SPILL=spec.spill, WINDOW=spec.window, STRIDE=spec.stride,
+        num_warps=choose_warps(tile), **launch_early(early),
     )  # fmt: skip

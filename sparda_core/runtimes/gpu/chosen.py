@@ -31,13 +31,16 @@ class ChosenAttention:
 
     def __init__(
         self, *, bound: BoundSelector, selector: Selector, spec: BlockSpec, row: int, query_of: QueryOf,
-        entries: Callable[[int], torch.Tensor], means: Callable[[int], torch.Tensor | None],
+        entries: Callable[[int], torch.Tensor], means: Callable[[int], torch.Tensor | None], forecast_lead: int | None,
     ) -> None:  # fmt: skip
-        """`entries`: layer -> its compressed keys [Hk, C, D], those that a chunk's tokens complete included; `means`:
-        those of its token biases [Hk, C], None where the model has none.
+        """How a row's prompt is chosen from.
+
+        entries        layer -> its compressed keys [Hk, C, D], those that a chunk's tokens complete included
+        means          those of its token biases [Hk, C], None where the model has none
+        forecast_lead  layers between making a Forecast and choosing by it; None for a model that makes none
         """
         self._bound, self._selector, self._spec, self._row = bound, selector, spec, row
-        self._query_of, self._entries, self._means = query_of, entries, means
+        self._query_of, self._entries, self._means, self._lead = query_of, entries, means, forecast_lead
         self._forecasts: dict[int, torch.Tensor | None] = {}
         self._scratch: AttendScratch | None = None
 
@@ -47,7 +50,9 @@ class ChosenAttention:
         """[1, Hq, T, D]: attention of the chunk's tokens, the last T of the N in keys and values [Hk, N, D] and
         biases [Hk, N].
         """
-        self._forecasts[layer + 1] = made.forecast_next
+        if made.forecast_next is not None:
+            assert self._lead is not None, "a Forecast without a lead"
+            self._forecasts[layer + self._lead] = made.forecast_next
         if made.forecast_own is not None:
             self._forecasts[layer] = made.forecast_own
         paged, tokens = in_blocks(keys, values, self._spec.block), made.q.shape[2]

@@ -16,8 +16,8 @@ Observer = Callable[[int, torch.Tensor, torch.Tensor, int], None]
 
 
 #: (layer, its projections, keys and values [Hk, N, D] of the row so far, their biases [Hk, N] or None, position of the
-#: chunk's first token) -> what its tokens attended to, [1, Hq, T, D]. The row's memory holds the chunk by then, entries
-#: included.
+#: chunk's first token) -> what its tokens attended to, [1, Hq, T, D]. The row's memory holds the chunk by then,
+#: entries included.
 Attention = Callable[[int, Any, torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]
 
 

@@ -253,6 +253,7 @@ class GpuSession(LastStep):
         return ChosenAttention(
             bound=self._half.bound, selector=machinery.selector, spec=self.spec, row=row,
             query_of=machinery.decoder.query_of, entries=lambda layer: machinery.tiers.layers[layer].entries[place],
+            forecast_lead=machinery.decoder.forecast_lead,
             means=lambda layer: machinery.tiers.means(layer, place),
         )  # fmt: skip
 

@@ -8,9 +8,16 @@ import attrs
 import pytest
 import torch
 
+from sparda_core.compose import make_selector
 from sparda_core.errors import ConfigError
+from sparda_core.models.tiny import tiny_model
+from sparda_core.registry import RUNTIMES
 from sparda_core.runtimes.gpu import chosen
 from sparda_core.runtimes.gpu.chosen import in_blocks
+from sparda_core.runtimes.gpu.options import GpuOptions
+from sparda_core.runtimes.gpu.session import GpuSession
+from sparda_core.runtimes.session import CpuSession
+from sparda_core.runtimes.session_options import SessionOptions
 from tests.gpu.session.worlds import SHAPE, SPEC, WIDE, Pair, close, prompt
 from tests.gpu_env import DEVICE
 
@@ -66,6 +73,25 @@ def test_a_prompt_read_by_choice_adds_the_bias_of_its_tokens(monkeypatch: pytest
         pair.steps(1)
 
 
+def test_forecasts_of_two_layers_ahead_choose_for_those_layers() -> None:
+    shape, runtime = attrs.evolve(SHAPE, layers=4), RUNTIMES.make("resident")
+    selector, logits = make_selector(tiny_model(shape, lead=2), "forecast"), []
+    assert selector.lead == 2
+    here = CpuSession(
+        tiny_model(shape, lead=2), runtime=runtime, selector=selector, spec=SPEC, options=SessionOptions()
+    )
+    there = GpuSession(
+        tiny_model(shape, lead=2, device=DEVICE), runtime=runtime, selector=selector, spec=SPEC,
+        options=GpuOptions(tokens=160),
+    )  # fmt: skip
+    with here, there:
+        for session in (here, there):
+            row = session.add()
+            session.prefill(row, prompt(BEFORE))
+            logits.append(session.prefill(row, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK))
+    close(logits[1], logits[0])
+
+
 def test_a_later_turn_reads_what_the_turn_before_and_its_steps_wrote() -> None:
     with Pair("query", "offload-sync", places=1) as pair:
         pair.add(prompt(BEFORE))
@@ -106,7 +132,7 @@ def test_what_interrupts_it_leaves_the_row_as_it_was(monkeypatch: pytest.MonkeyP
         pair.steps(1)
 
 
-def _interrupt(*_: Any) -> None:
+def _interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
