@@ -44,6 +44,7 @@ class DeviceView:
     key       [B, Hk, D], the target's own post-RoPE key; None unless source == layer
     entries   [B, Hk, C, D], the target's entries; undefined beyond entry_count(position + 1 - unseen)
     query_of  (layer, x) -> [B, Hq, D]: another layer's query projection and RoPE at `position`
+    bias      float32 [B, Hk, C], means of the target's token biases, one for each entry; None where the model has none
     scores    float32 [B, Hk, M], where a `score` operation leaves block scores; undefined beyond the current block
     choice    where the last operation leaves the selection
     """
@@ -61,3 +62,4 @@ class DeviceView:
     query_of: Callable[[int, torch.Tensor], torch.Tensor]
     scores: torch.Tensor
     choice: Choice
+    bias: torch.Tensor | None = None

@@ -14,6 +14,8 @@ from sparda_core.shapes import BlockSpec, ModelShape
 PAGE_BLOCKS = 16
 #: A block whose host copy is narrower than the device's has one float32 scale for its keys and one for its values.
 SCALE_BYTES = 8
+#: A token's bias is float32: it is added to logits, and takes a byte where K and V take 128 (bf16, head dim 128).
+BIAS_BYTES = 4
 
 
 def weight_bytes(shape: ModelShape, *, forecast: bool, width: float) -> float:
@@ -30,6 +32,12 @@ def block_bytes(shape: ModelShape, spec: BlockSpec, width: float) -> float:
 def entry_bytes(shape: ModelShape, spec: BlockSpec, lengths: Sequence[int], width: float) -> float:
     """Entries of every layer."""
     return sum(map(spec.entry_count, lengths)) * shape.layers * shape.kv_heads * shape.head_dim * width
+
+
+def bias_bytes(shape: ModelShape, spec: BlockSpec, lengths: Sequence[int]) -> int:
+    """Token biases of every layer and the means that blocks are ranked by; none where the model has no bias."""
+    values = sum(tokens + spec.entry_count(tokens) for tokens in lengths) if shape.token_bias else 0
+    return values * shape.layers * shape.kv_heads * BIAS_BYTES
 
 
 def kept_blocks(spec: BlockSpec, tokens: int, page_blocks: int = PAGE_BLOCKS) -> int:

@@ -53,6 +53,10 @@ class LayerView:
     query_of   (layer, x, positions) -> [B, Hq, T, D]: another layer's query projection and RoPE
     keys       () -> (keys [B, Hk, N, D], int64 counts [B]): every post-RoPE key of the target known
                now, a copy; for measuring sticks and calibration only, its cost is not counted
+    bias       means of the target's token biases, one for each entry, as entries of width 1; None where the model has
+               no token bias
+    token_bias () -> [B, Hk, N], the bias of every token that `keys` gives, None where there is none; as with `keys`, a
+               copy for measuring sticks
     scores     set by a selector's `score` operation
     selection  int32 [B, Hk, T, budget], set by its last operation: ascending ids, -1 last
     """
@@ -69,6 +73,8 @@ class LayerView:
     entries: EntryView
     query_of: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
     keys: Callable[[], tuple[torch.Tensor, torch.Tensor]]
+    bias: EntryView | None = None
+    token_bias: Callable[[], torch.Tensor | None] = lambda: None
     scores: torch.Tensor | None = None
     selection: torch.Tensor | None = None
     scratch: dict[str, Any] = attrs.field(factory=dict)

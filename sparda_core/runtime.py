@@ -72,6 +72,7 @@ class Runtime(abc.ABC):
             )
         if selector.lead is not None and selector.lead >= shape.layers:
             raise ConfigError(f"lead={selector.lead} must be < layers={shape.layers}: lower the lead")
+        selector.check(shape, spec)
         if self.offloads:
             self._check_pool(selector, shape, spec)
 

@@ -39,7 +39,7 @@ class Selector(abc.ABC):
     name         registry name
     lead         how many layers early it knows; None where any lead will do (it looks at no state)
     granularity  what its ids stand for
-    needs        what the model must offer: "forecast" (trained Forecast projections)
+    needs        what the model must offer: "forecast" (trained Forecast projections), "token_bias" (a NOSA model's)
     measuring    True for a measuring stick whose own cost is not counted
     """
 
@@ -59,6 +59,9 @@ class Selector(abc.ABC):
     @abc.abstractmethod
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Work of one of its own operations."""
+
+    def check(self, shape: ModelShape, spec: BlockSpec) -> None:  # noqa: B027
+        """Raise ConfigError where this method cannot serve models of this shape, or this cut."""
 
     def cut(self, spec: BlockSpec, tokens: int) -> BlockSpec:
         """The cut under which this method attends to rows of `tokens` tokens where others get `spec`.

@@ -29,7 +29,10 @@ def _at_least(bound: int) -> Any:
 
 @attrs.frozen(kw_only=True)
 class ModelShape:
-    """Sizes of a decoder. Counts are per model, `head_dim` in values."""
+    """Sizes of a decoder. Counts are per model, `head_dim` in values.
+
+    token_bias  whether every token has a learned bias per layer and KV head, which attention adds to its logits (NOSA)
+    """
 
     name: str
     layers: int = attrs.field(validator=_at_least(1))
@@ -41,6 +44,7 @@ class ModelShape:
     vocab: int = attrs.field(validator=_at_least(1))
     context: int = attrs.field(validator=_at_least(1))
     tied_embeddings: bool = False
+    token_bias: bool = False
 
     @head_dim.validator
     def _even(self, attribute: attrs.Attribute[int], value: int) -> None:
@@ -72,7 +76,7 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """All matrix weights, embeddings counted once when tied; norms left out."""
+        """All matrix weights, embeddings counted once when tied; norms and the token bias's few left out."""
         tables = 1 if self.tied_embeddings else 2
         return self.layers * self.layer_weights + tables * self.vocab * self.hidden
 
@@ -178,7 +182,7 @@ SHAPES: dict[str, ModelShape] = {
         ),
         ModelShape(
             name="nosa-8b", layers=32, hidden=4096, ffn=16384, q_heads=32, kv_heads=2, head_dim=128,
-            vocab=73448, context=32768,
+            vocab=73448, context=32768, token_bias=True,
         ),
     )
 }  # fmt: skip

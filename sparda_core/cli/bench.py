@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.cell import EARLY, SPEC, Cell, core_cells, main_shape
+from sparda_core.bench.decode.cell import EARLY, Cell, core_cells
 from sparda_core.bench.decode.report import COLUMNS, GAINS, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import SEED, add_json
@@ -143,7 +143,7 @@ def measure_all(
 def _measured(cell: Cell, bench: Bench) -> dict[str, Any]:
     """A cell's row; where it cannot be measured, why. A failure does not take the other cells with it."""
     try:
-        return row_of(cell, bench.measure(cell), main_shape(), SPEC)
+        return row_of(cell, bench.measure(cell), cell.model, cell.spec)
     except CapacityError as wrong:
         return refused_row(cell, str(wrong))
     except Exception as wrong:  # noqa: BLE001 - told in the table and by the exit code, and tried again by --resume

@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
     "weight_decay": (float, None, "of AdamW"),
     "eps": (float, None, "of AdamW"),
     "lead": (int, None, "layers between a Forecast and the layer that it is for"),
-    "states": (str, STATES, "hidden states follow dense attention, or what the Forecast in training selects"),
+    "states": (str, STATES, "hidden states follow dense attention, or what the Forecast or its teacher selects"),
     "seed": (int, None, "of the documents' order, the positions and a random start"),
     "init": (str, INITS, "where the projections start: the mean of each group's own query rows, or random"),
     "chunk_mib": (int, None, "memory for scores of the queries asked at once"),

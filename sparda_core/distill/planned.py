@@ -41,7 +41,8 @@ def show_plan(args: argparse.Namespace, config: TrainConfig) -> None:
     if args.json:
         sys.stdout.write(json.dumps({"shape": shape.name, "unit": "bytes", "windows": rows}, indent=1) + "\n")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"memory of one training step on {shape.name}, one process, GiB")
+    title = f"memory of one training step on {shape.name}, one process, GiB"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title)
     table.add_column("window", justify="right")
     names = list(next(iter(rows.values())))
     for name in names:

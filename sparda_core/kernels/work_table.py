@@ -6,10 +6,10 @@ from sparda_core.errors import PlanError
 from sparda_core.facts import StepFacts
 from sparda_core.kernels.append import work as append
 from sparda_core.kernels.attend import work as attend
-from sparda_core.kernels.compress import work as compress
 from sparda_core.kernels.diff import work as diff
 from sparda_core.kernels.gather import work as gather
 from sparda_core.kernels.linear import work as linear
+from sparda_core.kernels.token_bias import work as token_bias
 from sparda_core.plan import WHOLE_MODEL, Kind, Op, Phase, StepPlan
 from sparda_core.selector import Selector
 from sparda_core.work import Work, WorkContext, WorkFunction
@@ -17,7 +17,7 @@ from sparda_core.work import Work, WorkContext, WorkFunction
 WORK: dict[str, WorkFunction] = {
     Kind.EMBED: linear.embed_work,
     Kind.PROJECT: linear.project_work,
-    Kind.ENTRIES: compress.work,
+    Kind.ENTRIES: token_bias.entries_work,
     Kind.DIFF: diff.work,
     Kind.FETCH: gather.work,
     Kind.STAGE: gather.stage_work,

@@ -15,9 +15,11 @@ import attrs
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.forecast_weights import ForecastWeights, check_forecast
 from sparda_core.models.rotary import RotaryTable, Rotation
+from sparda_core.models.token_bias import BiasWeights, bias_weights, token_bias
 from sparda_core.models.weights import EMBED, FINAL_NORM, HEAD, check_shapes, expected_tensors, layer_key
 from sparda_core.shapes import ModelShape
 
@@ -34,6 +36,7 @@ class Projections:
     k, v           [B, Hk, T, D]
     forecast_next  [B, Hk, T, D]    Forecast of layer + lead; None on the last `lead` layers or without a Forecast
     forecast_own   [B, Hk, T, D]    Forecast of this layer; the first `lead` layers only, else None
+    bias           [B, Hk, T]       token bias (models/token_bias.py), float32 at least; None where the model has none
     Head tensors are strided views of one product: call .contiguous() where that matters.
     """
 
@@ -43,6 +46,7 @@ class Projections:
     v: torch.Tensor
     forecast_next: torch.Tensor | None = None
     forecast_own: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
 
 
 Visit = Callable[[int, Projections], None]
@@ -68,6 +72,7 @@ class LayerWeights:
     qk_norm: torch.Tensor | None = None
     has_next: bool = False
     has_own: bool = False
+    token_bias: BiasWeights | None = None
 
 
 def _layer(weights: Mapping[str, torch.Tensor], layer: int, config: DecoderConfig) -> LayerWeights:
@@ -88,6 +93,7 @@ def _layer(weights: Mapping[str, torch.Tensor], layer: int, config: DecoderConfi
         down=part("mlp.down_proj").contiguous(),
         input_norm=part("input_layernorm"),
         mlp_norm=part("post_attention_layernorm"),
+        token_bias=bias_weights(weights, layer) if config.shape.token_bias else None,
     )
 
 
@@ -215,27 +221,30 @@ class Decoder:
             at += shape.kv_heads
         if w.has_own:
             own = turned[:, at : at + shape.kv_heads]
+        v = heads[:, :, rotated:].transpose(1, 2)
         return Projections(
             x_norm=x_norm,
             q=turned[:, : shape.q_heads],
             k=turned[:, shape.q_heads : shape.q_heads + shape.kv_heads],
-            v=heads[:, :, rotated:].transpose(1, 2),
+            v=v,
             forecast_next=following,
             forecast_own=own,
+            bias=None if w.token_bias is None else token_bias(w.token_bias, v),
         )
 
     def query_of(self, layer: int, x_norm: torch.Tensor, positions: torch.Tensor | Rotation) -> torch.Tensor:
         """`layer`'s own query projection and rotary on any normed input [B, T, hidden] -> q [B, Hq, T, D].
 
-        Fed with an earlier layer's x_norm this is InfiniGen's proxy query.
+        Fed with an earlier layer's x_norm this is InfiniGen's proxy query. An input wider than the weights is not
+        narrowed: they are widened.
         """
         turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions)
-        w, heads = self._layers[layer], self.shape.q_heads
-        bias = None if w.bias is None else w.bias[: heads * self.shape.head_dim]
-        flat = F.linear(x_norm, self.query_weight(layer), bias)
+        w, heads, kind = self._layers[layer], self.shape.q_heads, x_norm.dtype
+        bias = None if w.bias is None else w.bias[: heads * self.shape.head_dim].to(kind)
+        flat = F.linear(x_norm, self.query_weight(layer).to(kind), bias)
         query = flat.view(*flat.shape[:2], heads, self.shape.head_dim)
         if w.qk_norm is not None:
-            query = self._head_norm(query, w.qk_norm[:heads])
+            query = self._head_norm(query, w.qk_norm[:heads].to(kind))
         return turn.apply(query).transpose(1, 2)
 
     def query_weight(self, layer: int) -> torch.Tensor:
@@ -306,5 +315,6 @@ class Decoder:
 
 
 def _causal_attention(p: Projections, group: int) -> torch.Tensor:
-    k, v = (t.repeat_interleave(group, dim=1) for t in (p.k, p.v))
-    return F.scaled_dot_product_attention(p.q, k, v, is_causal=True)
+    with_bias = fold_bias(p.q, p.k, p.v, p.bias)
+    k, v = (t.repeat_interleave(group, dim=1) for t in (with_bias.keys, with_bias.values))
+    return with_bias.cut(F.scaled_dot_product_attention(with_bias.query, k, v, is_causal=True, scale=with_bias.scale))

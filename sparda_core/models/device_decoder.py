@@ -18,6 +18,7 @@ from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.norm.gpu import rms_norm
 from sparda_core.kernels.norm.gpu_heads import norm_heads
 from sparda_core.kernels.step.gpu import embed_tokens
+from sparda_core.kernels.token_bias.gpu import keep_bias
 from sparda_core.models.decoder import Decoder
 from sparda_core.shapes import BlockSpec
 
@@ -148,6 +149,15 @@ class DeviceParts:
             forecast_next=self.forecast_next if heads.has_next else None,
             forecast_own=self.forecast_own if heads.has_own else None,
             key=self.key, value=self.value, entries=entries, ring=ring, spec=spec, store=store,
+            early=self._model.early,
+        )  # fmt: skip
+
+    def keep_bias(self, layer: int, *, tokens: torch.Tensor, means: torch.Tensor, spec: BlockSpec) -> None:
+        """What `rotate_append` left in `value` -> the token's bias, and the mean that it completes (see the kernel)."""
+        bias = self._decoder.layer_weights(layer).token_bias
+        assert bias is not None, "this model has no token bias"
+        keep_bias(
+            self.value, bias.scale, bias.delta, self.position, tokens=tokens, means=means, spec=spec,
             early=self._model.early,
         )  # fmt: skip
 

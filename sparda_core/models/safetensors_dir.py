@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.files import parse_json
 from sparda_core.models.config import DecoderConfig
+from sparda_core.models.families.nosa import is_nosa, nosa
 from sparda_core.models.families.registry import read_config
 from sparda_core.models.families.settings import Settings
 from sparda_core.models.stream import DTYPES
@@ -115,6 +116,8 @@ def read_directory(
     source = f"weights={str(path)!r}"
     config = _config(path, source)
     found = DirectoryWeights(_files(path), source=source, dtype=dtype, device=device)
+    if is_nosa(found):
+        config = nosa(config, Settings(_json(path / "config.json"), source, path.name))
     check_layers(config.shape, len(found), source=source, hint=_HINT)
     expected = expected_tensors(config)
     check_shapes(found, expected, source=source, hint=_HINT)

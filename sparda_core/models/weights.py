@@ -11,6 +11,7 @@ import torch
 
 from sparda_core.errors import WeightsError
 from sparda_core.models.config import DecoderConfig
+from sparda_core.models.token_bias import bias_shapes
 from sparda_core.shapes import ModelShape
 
 EMBED = "model.embed_tokens.weight"
@@ -47,7 +48,7 @@ def expected_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
         names[HEAD] = table
     for layer in range(shape.layers):
         names |= {layer_key(layer, part): size for part, size in layer_shapes(shape).items()}
-    return names
+    return names | bias_shapes(shape)
 
 
 def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -54,7 +54,7 @@ class Assumptions:
     paces: Paces = Paces()
 
     def machine(self) -> GpuProfile:
-        """The profile with what is assumed here; the host launches every kernel."""
+        """The profile with what is assumed here; the host launches every kernel, which have paces of their own."""
         profile = load_profile(self.profile)
         if not isinstance(profile, GpuProfile) or profile.uva is None:
             raise ConfigError(f"profile={self.profile!r} must be a GPU's with a section uva; see `sparda profile list`")
@@ -64,7 +64,7 @@ class Assumptions:
         if self.uva_bytes_per_s is not None:
             ceiling = uva.ceiling_bytes_per_s.with_value(self.uva_bytes_per_s, "nvbandwidth issue 24, H100")
             uva = attrs.evolve(uva, ceiling_bytes_per_s=ceiling)
-        return attrs.evolve(profile, launch=launch, uva=uva, launches="eager")
+        return attrs.evolve(profile, launch=launch, uva=uva, kernels=None, launches="eager")
 
 
 @attrs.frozen(kw_only=True)

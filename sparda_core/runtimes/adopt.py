@@ -32,7 +32,12 @@ def take_snapshot(tiers: Tiers, queries: PromptQueries, row: int, tokens: int) -
         parts = queries.of(row, layer)
         empty = torch.empty(tiers.shape.q_heads, 0, tiers.shape.head_dim)
         kept.append(torch.cat(list(parts), dim=1).numpy() if parts else empty.numpy())
-    return RowSnapshot(tokens=tokens, keys=np.stack(keys), values=np.stack(values), queries=np.stack(kept))
+    bias = None
+    if tiers.bias is not None:
+        bias = np.stack([tiers.bias.of(layer, row, tokens).numpy() for layer in range(tiers.shape.layers)])
+    return RowSnapshot(
+        tokens=tokens, keys=np.stack(keys), values=np.stack(values), queries=np.stack(kept), bias=bias
+    )
 
 
 def check_snapshot(snapshot: RowSnapshot, shape: ModelShape) -> None:
@@ -41,7 +46,14 @@ def check_snapshot(snapshot: RowSnapshot, shape: ModelShape) -> None:
         raise ConfigError(f"snapshot={snapshot!r} must be what `snapshot` of a session gave")
     want = (shape.layers, shape.kv_heads, snapshot.tokens, shape.head_dim)
     seen = np.shape(snapshot.queries)[2] if np.ndim(snapshot.queries) == 4 else 0
-    sizes = {"keys": want, "values": want, "queries": (shape.layers, shape.q_heads, seen, shape.head_dim)}
+    sizes: dict[str, tuple[int, ...]] = {
+        "keys": want, "values": want, "queries": (shape.layers, shape.q_heads, seen, shape.head_dim)
+    }  # fmt: skip
+    if (snapshot.bias is None) == shape.token_bias:
+        has, wants = ("no", "one") if shape.token_bias else ("a", "none")
+        raise ConfigError(f"snapshot has {has} token bias, this model needs {wants}: take it from this model")
+    if snapshot.bias is not None:
+        sizes["bias"] = (shape.layers, shape.kv_heads, snapshot.tokens)
     for name, size in sizes.items():
         array = getattr(snapshot, name)
         if np.shape(array) != size or not np.issubdtype(array.dtype, np.floating):
@@ -67,13 +79,14 @@ def adopt_row(query_of: QueryOf, tiers: Tiers, selector: BoundSelector, row: int
                     np.ascontiguousarray(kv[layer, None, :, start:stop], dtype)
                     for kv in (snapshot.keys, snapshot.values)
                 )
-                _append_part(query_of, tiers, selector, (layer, row, start), queries, *part)
+                bias = None if snapshot.bias is None else snapshot.bias[layer, None, :, start:stop].astype(dtype)
+                _append_part(query_of, tiers, selector, (layer, row, start), queries, *part, bias=bias)
     tiers.refresh(row, snapshot.tokens, stale_from=0)
 
 
 def _append_part(
     query_of: QueryOf, tiers: Tiers, selector: BoundSelector, place: tuple[int, int, int],
-    queries: Floats | None, key: Floats, value: Floats,
+    queries: Floats | None, key: Floats, value: Floats, *, bias: Floats | None,
 ) -> None:  # fmt: skip
     layer, row, start = place
     store, positions = tiers.store(layer), start + np.arange(key.shape[2])[None]
@@ -82,6 +95,8 @@ def _append_part(
         return store.read_keys(layer, row, first, last)
 
     tiers.entries.extend(layer, (row,), key, np.array([start]), recent)
+    if tiers.bias is not None and bias is not None:
+        tiers.bias.extend(layer, (row,), torch.from_numpy(bias), np.array([start]))
     fresh = torch.from_numpy(key)
     view = LayerView(
         layer=layer, source=layer, phase=Phase.PREFILL, spec=tiers.spec, rows=(row,),

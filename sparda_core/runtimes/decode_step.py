@@ -132,8 +132,9 @@ class DecodeStep(Steps[DecodeState]):
             self.on_layer(self.view(layer, layer, state, appended=True))
         tokens = visible_tokens(chosen, state.lengths[:, None], self.tiers.spec.block)
         state.attention = attend_blocks(
-            state.projections.q, torch.from_numpy(array), torch.from_numpy(physical), torch.from_numpy(tokens)
-        )
+            state.projections.q, torch.from_numpy(array), torch.from_numpy(physical), torch.from_numpy(tokens),
+            None if self.tiers.bias is None else self.tiers.bias.listed(layer, state.rows, chosen),
+        )  # fmt: skip
 
     def _where(
         self, layer: int, chosen: npt.NDArray[np.int32], state: DecodeState

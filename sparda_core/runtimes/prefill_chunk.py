@@ -91,15 +91,16 @@ class PrefillChunk(Steps[ChunkState]):
         array, table = self._where(op.layer, state)
         view = state.views.get(op.layer)
         if view is None:
-            state.attention = self._dense(array, table, state)
+            state.attention = self._dense(op.layer, array, table, state)
             return
         assert view.selection is not None, f"selector left layer {op.layer} without a selection"
         chosen = view.selection.numpy()
         physical = take_blocks(table, chosen[0])[None]
         tokens = visible_tokens(chosen, state.positions.numpy(), self.tiers.spec.block)
         state.attention = attend_blocks(
-            state.projections.q, torch.from_numpy(array), torch.from_numpy(physical), torch.from_numpy(tokens)
-        )
+            state.projections.q, torch.from_numpy(array), torch.from_numpy(physical), torch.from_numpy(tokens),
+            None if self.tiers.bias is None else self.tiers.bias.listed(op.layer, state.rows, chosen),
+        )  # fmt: skip
 
     def _where(self, layer: int, state: ChunkState) -> tuple[Floats, Ints]:
         """The tier a layer attends to, the chunk's own tokens included, and its table [Hk, blocks]."""
@@ -110,9 +111,10 @@ class PrefillChunk(Steps[ChunkState]):
         self._write(array, table[:, state.positions.numpy()[0] // self.tiers.spec.block][None], state)
         return array, table
 
-    def _dense(self, array: Floats, table: Ints, state: ChunkState) -> torch.Tensor:
+    def _dense(self, layer: int, array: Floats, table: Ints, state: ChunkState) -> torch.Tensor:
         blocks = torch.from_numpy(array)[torch.from_numpy(table[:, : self.tiers.spec.block_count(state.stop)])]
         keys, values = (
             blocks[:, :, part].reshape(1, blocks.shape[0], -1, blocks.shape[-1])[:, :, : state.stop] for part in (0, 1)
         )
-        return attend_dense(state.projections.q, keys, values, state.offset)
+        bias = None if self.tiers.bias is None else self.tiers.bias.of(layer, state.rows[0], state.stop)[None]
+        return attend_dense(state.projections.q, keys, values, state.offset, bias)

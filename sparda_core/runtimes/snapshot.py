@@ -20,16 +20,21 @@ class RowSnapshot:
     keys, values  [L, Hk, tokens, D], post-RoPE
     queries       [L, Hq, n, D], post-RoPE queries of the prompt's first n tokens (n may be 0), for
                   selectors that calibrate on them
+    bias          [L, Hk, tokens], token biases; None where the model has none
     """
 
     tokens: int
     keys: npt.NDArray[np.floating]
     values: npt.NDArray[np.floating]
     queries: npt.NDArray[np.floating]
+    bias: npt.NDArray[np.floating] | None = None
 
     def plain(self) -> RowSnapshot:
         """The same as arrays that torch can take over as they are: C order, writable, of a dtype that it knows."""
-        return attrs.evolve(self, keys=_plain(self.keys), values=_plain(self.values), queries=_plain(self.queries))
+        bias = None if self.bias is None else _plain(self.bias)
+        return attrs.evolve(
+            self, keys=_plain(self.keys), values=_plain(self.values), queries=_plain(self.queries), bias=bias
+        )
 
 
 def _plain(array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

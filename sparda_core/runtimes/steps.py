@@ -13,7 +13,7 @@ import torch
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Kind, Op, Phase
 from sparda_core.runtimes.tiers import Tiers
-from sparda_core.runtimes.views import keys_of
+from sparda_core.runtimes.views import bias_of, keys_of
 from sparda_core.selector import BoundSelector
 
 Ints = npt.NDArray[np.int64]
@@ -84,6 +84,8 @@ class Steps(Generic[StateT]):
             keys=keys_of(
                 self.tiers.store(target), target, state.rows, state.lengths, made.k if own else None, stored=appended
             ),
+            bias=None if self.tiers.bias is None else self.tiers.bias.means(target, state.rows),
+            token_bias=bias_of(self.tiers.bias, target, state.rows, state.lengths + own * state.tokens.shape[1]),
         )  # fmt: skip
 
     def _embed(self, op: Op, state: StateT) -> None:
@@ -104,6 +106,8 @@ class Steps(Generic[StateT]):
             return store.read_keys(layer, row, start, stop)
 
         self.tiers.entries.extend(layer, state.rows, key.numpy(), state.lengths, recent)
+        if self.tiers.bias is not None:
+            self.tiers.bias.extend(layer, state.rows, state.projections.bias, state.lengths)
         self.selector.observe(self.view(layer, layer, state), key)
 
     def _select(self, op: Op, state: StateT) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparda_core.kernels.gather.cpu import gather_blocks
+from sparda_core.runtimes.bias_store import BiasStore
 from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.entry_store import EntryStore
 from sparda_core.runtimes.slot_pool import SlotPool
@@ -26,7 +27,8 @@ class _Rows(Protocol):
 
 
 class Tiers:
-    """Device store of the resident layers; host store and slot pools of the others; entries of all.
+    """Device store of the resident layers; host store and slot pools of the others; entries of all, and token biases
+    where the model has them.
 
     The host store holds every token of its layers, so a pool may be emptied at any time. One rule makes
     appending safe beside a transfer: the partly filled tail block of a row always has its slot.
@@ -49,9 +51,13 @@ class Tiers:
         self.entries = EntryStore(
             layers=range(shape.layers), kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=dtype, spec=spec
         )
+        self.bias = None
+        if shape.token_bias:
+            self.bias = BiasStore(layers=shape.layers, kv_heads=shape.kv_heads, dtype=dtype, spec=spec)
 
     def _parts(self) -> tuple[_Rows, ...]:
-        return (self.device, self.host, self.entries, *self.pools.values())
+        biases = () if self.bias is None else (self.bias,)
+        return (self.device, self.host, self.entries, *biases, *self.pools.values())
 
     def store(self, layer: int) -> BlockStore:
         """Where every token of a layer is."""
@@ -84,6 +90,8 @@ class Tiers:
         for store in (self.device, self.host):
             store.crop(row, tokens)
         self.entries.crop(row, tokens)
+        if self.bias is not None:
+            self.bias.crop(row, tokens)
         self.refresh(row, tokens, stale_from=tokens)
 
     def refresh(self, row: int, tokens: int, *, stale_from: int) -> None:

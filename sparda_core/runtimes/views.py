@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sparda_core.runtimes.bias_store import BiasStore
 from sparda_core.runtimes.block_store import BlockStore
 
 Ints = npt.NDArray[np.int64]
@@ -37,6 +38,23 @@ def keys_of(
         return padded, torch.from_numpy(lengths + added)
 
     return keys
+
+
+def bias_of(
+    store: BiasStore | None, layer: int, rows: Sequence[int], counts: Ints
+) -> Callable[[], torch.Tensor | None]:
+    """() -> [B, Hk, N], biases of each row's first `counts` tokens, NaN beyond; None without a store."""
+
+    def biases() -> torch.Tensor | None:
+        if store is None:
+            return None
+        parts = [store.of(layer, row, int(count)) for row, count in zip(rows, counts, strict=True)]
+        padded = parts[0].new_full((len(parts), parts[0].shape[0], int(counts.max())), float("nan"))
+        for i, part in enumerate(parts):
+            padded[i, :, : part.shape[1]] = part
+        return padded
+
+    return biases
 
 
 def take_blocks(table: Ints, chosen: npt.NDArray[np.int32]) -> Ints:

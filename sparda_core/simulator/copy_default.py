@@ -21,7 +21,7 @@ NAMED = {
 #: Words of devices that share a name with a profile's and little else: another link, other memory, part of a GPU.
 OTHER = frozenset({"nvl", "laptop", "mig", "d"})
 #: Beside compute, more thread blocks than reach this share of the ceiling cost more than they bring: each further one
-#: takes a TPC from the kernels. On an H200 one reaches 66 %, two 95 % (33.4 and 48.1 of 50.7 GB/s).
+#: takes a TPC from the kernels. On an H200 one reaches 65 %, two 94 % (33.2 and 47.7 of 50.7 GB/s at 64 rows).
 ENOUGH = 0.9
 MOST_CTAS = 1024
 

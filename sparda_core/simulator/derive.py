@@ -36,6 +36,7 @@ CARRIED = {
     "memory": ("reserved_bytes", "link_hbm_weight"),
     "compute": ("product_cluster", "wave_share", "ridge_bend"),
     "launch": ("step_s", "list_s"),
+    "kernels": ("score_s", "select_s", "diff_s", "attend_s"),
     "uva": (
         "in_flight_bytes", "round_trip_s", "repeated_round_trip_s", "cta_bytes_per_s", "beside_bytes_per_s",
         "beside_bend", "late_bytes_per_s", "late_bend", "drag_per_byte", "drag_most_bytes", "sm_in_flight_bytes",

@@ -11,7 +11,17 @@ import attrs
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Op, StepPlan
 from sparda_core.simulator import gpu_price
-from sparda_core.simulator.gpu_parts import Compute, CopyEngine, CpuGather, Launch, Link, Memory, Uva, pcie_payload
+from sparda_core.simulator.gpu_parts import (
+    Compute,
+    CopyEngine,
+    CpuGather,
+    Kernels,
+    Launch,
+    Link,
+    Memory,
+    Uva,
+    pcie_payload,
+)
 from sparda_core.simulator.launches import LAUNCHES, default_launches, needs_host_list
 from sparda_core.simulator.profile import Grid, Price, Profile, moves
 from sparda_core.simulator.quantity import Basis, Quantity
@@ -62,6 +72,7 @@ class GpuProfile(Profile):
     compute: Compute
     launch: Launch
     link: Link
+    kernels: Kernels | None = None
     uva: Uva | None = None
     copy_engine: CopyEngine | None = None
     cpu_gather: CpuGather | None = None
@@ -121,8 +132,9 @@ class GpuProfile(Profile):
     def price(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> Price:
         """Launch gaps, then the longest of its flows.
 
-        A compute operation draws FLOPs and device memory side by side; one that stays below a CTA per
-        SM cannot use more than its SMs' share of the FLOPs. A transfer follows the law of the engine.
+        A compute operation takes what its kind takes whatever it moves, then draws FLOPs and device memory side by
+        side; one that stays below a CTA per SM cannot use more than its SMs' share of the FLOPs.
+        A transfer follows the law of the engine.
         """
         if not self.extrapolate and (outside := self.outside(op, work, plan=plan, tokens=tokens)):
             raise ProfileError(

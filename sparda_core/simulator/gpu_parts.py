@@ -86,6 +86,26 @@ class Launch:
 
 
 @attrs.frozen(kw_only=True)
+class Kernels:
+    """Seconds that one launch of a small kernel takes beyond its bytes, its FLOPs and its launch gap, by kind.
+
+    The way into its loads and out of its stores, and what it does one after the other in between: round trips of a
+    search for the k-th largest score, of a diff through its tables, partial results of attention. A kind without a
+    number here takes none.
+    """
+
+    score_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
+    select_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
+    diff_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
+    attend_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
+
+    def of(self, kind: str) -> float:
+        """Of a launch of this kind of operation."""
+        own = getattr(self, f"{kind}_s", None)
+        return own.value if isinstance(own, Quantity) else 0.0
+
+
+@attrs.frozen(kw_only=True)
 class Link:
     """The host link. Rates are payload, one way; both_ways is each way with both busy.
 
@@ -144,8 +164,9 @@ class Uva:
     One CTA with q bytes in flight moves q / (t0 + q / b) bytes a second. t0 is round_trip_s for lists never
     seen before, repeated_round_trip_s for one that was copied before. CTAs add up until the ceiling.
     Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
-    n r / (1 + (n r / c) ** p) ** (1 / p), p = beside_bend. That is so where the copy was there first. One that comes
-    while a kernel runs gets the SMs that it leaves: b is late_bytes_per_s there, and late_bend says p.
+    n r / (1 + (n r / c) ** p) ** (1 / p), with p by beside_bend: the fewer tokens it has, the more softly. That is so
+    where the copy was there first. One that comes while a kernel runs gets the SMs that it leaves: b is
+    late_bytes_per_s there, and late_bend says p.
 
     pairs          what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
     drag_per_byte  what a byte in flight adds to a kernel beside, as a share of the kernel's time alone
@@ -159,11 +180,11 @@ class Uva:
     repeated_round_trip_s: Quantity = number("s", 1e-7, 1e-4)
     cta_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
     beside_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
-    beside_bend: Quantity = number("1", 1, 100)
     late_bytes_per_s: Quantity = number("B/s", 1e9, 1e13)
     drag_per_byte: Quantity = number("1/B", 1e-9, 1e-6, zero=True)
     drag_most_bytes: Quantity = number("B", 16384, 2**30)
     sm_in_flight_bytes: Quantity = number("B", 1024, 2**20)
+    beside_bend: BendCurve
     late_bend: BendCurve
     pairs: PieceCurve | None = None
 
@@ -179,23 +200,23 @@ class Uva:
 
     def bytes_per_s(
         self, ctas: int, *, in_flight: float = 0.0, cluster: int = 1, piece: float = 0.0, repeated: bool = False,
-        beside: bool = False, late: float = 0,
+        beside: bool = False, late: bool = False, tokens: float = 64,
     ) -> float:  # fmt: skip
         """Rate of `ctas` thread blocks; never less with more of them.
 
-        beside     compute runs beside them
-        late       they came while it did, and it has so many tokens; 0: they were there first
+        beside     compute of so many `tokens` runs beside them
+        late       they came while it did; False: they were there first
         in_flight  bytes that each keeps in flight; 0: the profile's own
         cluster    more than 1: they sit in pairs on TPCs
         piece      bytes of a block; matters to such pairs alone
         """
         each = in_flight or self.in_flight_bytes.value
-        one = self.one_bytes_per_s(each, repeated=repeated, beside=beside, late=late > 0)
+        one = self.one_bytes_per_s(each, repeated=repeated, beside=beside, late=late)
         one *= self._paired(one, cluster, piece)
         every, ceiling = ctas * one, self.ceiling_bytes_per_s.value
         if not beside:
             return min(every, ceiling)
-        return bent(every, ceiling, self.late_bend.at(late) if late else self.beside_bend.value)
+        return bent(every, ceiling, (self.late_bend if late else self.beside_bend).at(tokens))
 
     def per_sm(self, in_flight: float = 0.0) -> int:
         """Thread blocks with so many bytes in flight that one SM holds."""

@@ -47,9 +47,10 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
     gap_s = profile.launch.graph_s.value
     charges = (*_compute_charges(profile, work), *_link_charges(profile, op, work, plan))
     inner_s = max(0, work.launches - 1) * gap_s
+    own_s = work.launches * profile.kernels.of(op.kind) if profile.kernels else 0.0
     grid = _grid(profile, work, tokens) if charges else None
     return Price(
-        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s,
+        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
         wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
     )  # fmt: skip
@@ -191,10 +192,10 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work, tokens: int) -> _Ctas:
     link = profile.link.h2d_bytes_per_s.value
     piece = work.h2d_bytes / work.pieces if work.pieces else 0.0
 
-    def rate(ctas: int, *, beside: bool, late: int = 0) -> float:
+    def rate(ctas: int, *, beside: bool, late: bool = False) -> float:
         alone = law.bytes_per_s(
             ctas, in_flight=work.in_flight_bytes, cluster=work.cluster, piece=piece, repeated=work.repeated,
-            beside=beside, late=late,
+            beside=beside, late=late, tokens=max(1, tokens),
         )  # fmt: skip
         return min(alone, link)
 
@@ -206,7 +207,7 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work, tokens: int) -> _Ctas:
             per_sm=law.per_sm(work.in_flight_bytes) if work.cluster == 1 else 1,
         ),
         tuple((rate(k, beside=False), rate(k, beside=True)) for k in every),
-        tuple(rate(k, beside=True, late=max(1, tokens)) for k in every),
+        tuple(rate(k, beside=True, late=True) for k in every),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import attrs
 
 from sparda_core.errors import CapacityError
 from sparda_core.facts import StepFacts
-from sparda_core.footprint import SCALE_BYTES, entry_bytes, slot_count, store_blocks, weight_bytes
+from sparda_core.footprint import SCALE_BYTES, bias_bytes, entry_bytes, slot_count, store_blocks, weight_bytes
 from sparda_core.plan import Kind, StepPlan
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.profile import Profile
@@ -19,6 +19,7 @@ class MemoryNeed:
 
     weights   all projections, embeddings, and the Forecast's where the model has one
     entries   compressed keys of every layer
+    bias      token biases of every layer and their means, where the model has them
     resident  pages of the layers that stay on the device
     pools     slots of the offloaded layers
     staging   two layers' earlier blocks, while a prefill chunk runs
@@ -29,6 +30,7 @@ class MemoryNeed:
 
     weights: float
     entries: float
+    bias: float
     resident: float
     pools: float
     staging: float
@@ -39,7 +41,8 @@ class MemoryNeed:
     @property
     def device(self) -> float:
         """Bytes of device memory."""
-        return self.weights + self.entries + self.resident + self.pools + self.staging + self.scales + self.reserved
+        kept = self.entries + self.bias + self.resident + self.pools + self.staging + self.scales
+        return self.weights + kept + self.reserved
 
 
 def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile: Profile) -> MemoryNeed:
@@ -54,6 +57,7 @@ def memory_need(plan: StepPlan, facts: StepFacts, context: WorkContext, profile:
     return MemoryNeed(
         weights=weight_bytes(shape, forecast=context.forecast, width=context.weight_bytes),
         entries=entry_bytes(shape, spec, lengths, context.entry_bytes),
+        bias=bias_bytes(shape, spec, lengths),
         resident=resident * context.block_bytes,
         pools=slot_count(shape, len(lengths), offloaded, facts.slots) * context.block_bytes,
         staging=shape.kv_heads * staged * context.block_bytes,

@@ -26,7 +26,7 @@ from sparda_core.compose import compose
 from sparda_core.layer_view import LayerView
 from sparda_core.models.tiny import tiny_model
 from tests.agreement.dense_model import DenseRow
-from tests.agreement.worlds import OPTIONS, SHAPE, SPEC
+from tests.agreement.worlds import OPTIONS, SHAPE, SPEC, shape_of
 
 RUNTIMES: dict[str, tuple[str, dict[str, Any]]] = {
     "resident": ("resident", {}),
@@ -45,6 +45,8 @@ SELECTORS = {
     "infinigen": tuple(RUNTIMES),
     "query": ("resident", "sync", "sync-lru"),
     "oracle": ("resident", "sync", "sync-lru"),
+    "nosa": ("resident", "sync", "sync-lru"),
+    "nosa-forecast": tuple(RUNTIMES),
 }
 MOST_ROWS = 4
 PROMPTS = st.lists(st.integers(0, SHAPE.vocab - 1), min_size=1, max_size=45)
@@ -58,7 +60,7 @@ class _Machine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 3))
     def open(self, seed: int) -> None:
         selector, _, lead = self.selector.partition(" ")
-        self.model = tiny_model(SHAPE, seed=seed, dtype=torch.float64, lead=int(lead or 1))
+        self.model = tiny_model(shape_of(selector), seed=seed, dtype=torch.float64, lead=int(lead or 1))
         self.sessions: dict[str, Any] = {}
         self.chosen: dict[str, dict[int, torch.Tensor]] = {}
         for name in SELECTORS[self.selector]:
@@ -172,7 +174,9 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(budget=st.integers(SPEC.forced, 8))
     def set_budget(self, budget: int) -> None:
-        self.each(lambda session: session.set_budget(budget))
+        # The two-stage choice must have room for its first stage.
+        most = max(budget, SPEC.forced + 1) if shape_of(self.selector).token_bias else budget
+        self.each(lambda session: session.set_budget(most))
 
     @invariant()
     def rows_and_lengths_agree(self) -> None:

@@ -14,7 +14,7 @@ from tests.agreement.worlds import MODEL, TOKENS, pair
 
 DECODER: Decoder = MODEL.decoder
 #: Selectors whose decoding makes the same choices as their prefill. InfiniGen prefills by the true query.
-SAME = ("forecast", "query", "oracle", "random", "window")
+SAME = ("forecast", "query", "oracle", "random", "window", "nosa", "nosa-forecast")
 RUNTIMES = ("resident", "offload-sync", "offload-prefetch")
 
 
@@ -53,7 +53,7 @@ def test_prefill_by_the_selector_does_not_depend_on_the_chunks(selector: str, cu
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("selector", SAME)
 def test_decoding_makes_the_choices_that_prefill_makes(selector: str, runtime: str) -> None:
-    if selector in ("query", "oracle") and runtime == "offload-prefetch":
+    if selector in ("query", "oracle", "nosa") and runtime == "offload-prefetch":
         pytest.skip("these selectors know nothing early; the pair is refused")
     with pair(selector, runtime).open() as session:
         row = session.add()
@@ -83,7 +83,7 @@ def test_a_snapshot_continues_in_another_runtime_as_it_does_at_home() -> None:
             home.prefill(row, TOKENS[:77])
             snapshot = home.snapshot(row)
             answers.append(torch.stack([home.decode({row: token}).logits[0] for token in TOKENS[77:100]]))
-        runtime = "offload-sync" if selector in ("query", "oracle") else "offload-prefetch"
+        runtime = "offload-sync" if selector in ("query", "oracle", "nosa") else "offload-prefetch"
         with pair(selector, runtime).open() as other:
             row = other.adopt(snapshot)
             assert other.length(row) == 77

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 
 from sparda_core.compose import Combination, compose
@@ -17,21 +18,35 @@ SHAPE = ModelShape(
 )
 SPEC = BlockSpec(block=8, window=4, stride=2, sink=1, local=1, budget=5)
 MODEL = tiny_model(SHAPE, seed=1, dtype=torch.float64, forecast=True)
+#: The same with a token bias, for the selectors that ask for one.
+BIASED_SHAPE = attrs.evolve(SHAPE, token_bias=True)
+BIASED = tiny_model(BIASED_SHAPE, seed=1, dtype=torch.float64, forecast=True)
 #: Options that a selector cannot do without on so small a model.
-OPTIONS: dict[str, dict[str, Any]] = {"infinigen": {"channels": 2}}
-TOKENS = [(7 * i * i + 3 * i) % SHAPE.vocab for i in range(200)]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "infinigen": {"channels": 2}, "nosa": {"select_blocks": 2}, "nosa-forecast": {"select_blocks": 2},
+}  # fmt: skip
+#: No phrase comes twice: the first layer's token bias depends on tokens alone, and equal ones would differ by rounding.
+TOKENS = np.random.default_rng(5).integers(SHAPE.vocab, size=200).tolist()
+
+
+def shape_of(selector: str) -> ModelShape:
+    """The shape of models that a selector is tried on."""
+    return BIASED_SHAPE if selector in ("nosa", "nosa-forecast") else SHAPE
 
 
 def pair(
     selector: str, runtime: str, *, recording: Path | None = None, runtime_options: dict[str, Any] | None = None,
     **session: Any,
 ) -> Combination:  # fmt: skip
-    """A combination of MODEL; `dense` gets a budget for everything, `replay` its recording."""
+    """A combination of MODEL (for `nosa` and its like: BIASED); `dense` gets a budget for everything, `replay` its
+    recording.
+    """
     options = dict(OPTIONS.get(selector, {}))
     if selector == "replay":
         options["path"] = recording
     spec = attrs.evolve(SPEC, budget=40) if selector == "dense" else SPEC
     return compose(
-        MODEL, selector, runtime, spec=spec, selector_options=options, runtime_options=runtime_options, page_blocks=2,
+        BIASED if shape_of(selector).token_bias else MODEL,
+        selector, runtime, spec=spec, selector_options=options, runtime_options=runtime_options, page_blocks=2,
         **session,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.cell import SPEC, Cell, core_cells, main_shape
+from sparda_core.bench.decode.cell import NOSA, NOSA_CHURN, SPEC, Cell, core_cells, main_shape
 from sparda_core.bench.decode.floors import step_bytes
 from sparda_core.bench.decode.markdown import bars_table, kinds_table, steps_table
 from sparda_core.bench.decode.report import GAINS, comparisons, gains, refused_row, row_of, table
@@ -60,6 +60,28 @@ def test_the_floor_of_a_step_is_weights_blocks_and_entries_over_the_memory() -> 
     dense = step_bytes(attrs.evolve(cell, selector="dense"), main_shape(), SPEC)
     assert dense.blocks == 16 * 32 * 2 * 2048 * 32768
     assert dense.entries == 0
+
+
+def test_four_cells_are_of_nosa_and_judged_by_what_its_paper_gains() -> None:
+    cells = [cell for cell in core_cells() if cell.shape == NOSA]
+    assert cells == core_cells()[-4:]
+    assert {(cell.method, cell.batch, cell.churn, cell.spec.local) for cell in cells} == {
+        (method, batch, NOSA_CHURN, 16) for method in ("nosa sync", "nosa-forecast prefetch") for batch in (8, 16)
+    }
+    least = step_bytes(cells[0], cells[0].model, cells[0].spec)
+    assert least.blocks == 16 * 32 * 2 * 96 * (32768 + 64 * 4)
+    assert least.entries == 16 * 32 * 2 * 8191 * (256 + 4)
+    assert all(cell.told_apart for cell in cells)
+    rows = [
+        row_of(cell, measured(step_s, moved=1.7e8), cell.model, cell.spec)
+        for cell, step_s in zip(cells, (11e-3, 7.5e-3, 8e-3, 6e-3), strict=True)
+    ]
+    (bar,) = [bar for bar in bars([*rows_at(16), *rows]) if bar.name.startswith("nosa sync")]
+    assert (bar.where, bar.met) == ("nosa-8b b16 128K", True)
+    assert bar.figure == pytest.approx(11 / 7.5)
+    assert comparisons([*rows_at(16), *rows])[-1] == comparisons(rows_at(16))[0]
+    with pytest.raises(ConfigError, match=r"shape='nosa-7b' is unknown; known: minicpm4\.1-8b, nosa-8b"):
+        attrs.evolve(cells[0], shape="nosa-7b")
 
 
 def test_comparisons_and_bars_follow_from_the_rows() -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from sparda_core.compose import compose
+from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.lesson import LayerLesson, observe
+from sparda_core.distill.objectives import make_objective
 from sparda_core.distill.own_states import OwnStates
-from sparda_core.distill.selected import Selection
 from sparda_core.distill.train import Habits, initial_weights, train
 from sparda_core.errors import ConfigError
 from sparda_core.layer_view import LayerView
@@ -35,8 +36,9 @@ def states(
     **more: Any,
 ) -> list[LayerLesson]:  # fmt: skip
     """Lessons of every layer at every position of the stream from the prompt on."""
-    selection = Selection(decoder=decoder, spec=spec, first=PROMPT, **more)
-    own = OwnStates(selection=selection, weights=forecast.by_target, lead=forecast.lead)
+    own = OwnStates(
+        decoder=decoder, weights=forecast.by_target, lead=forecast.lead, spec=spec, first=PROMPT, **more
+    )  # fmt: skip
     lessons: list[LayerLesson] = []
     ids = toy_stream(sum(lengths) if lengths else TOKENS)
     positions = torch.arange(PROMPT, len(ids))
@@ -122,3 +124,46 @@ def test_a_killed_run_on_its_own_states_ends_as_an_uninterrupted_one(tmp_path: P
     other = attrs.evolve(config, states="dense")
     with pytest.raises(ConfigError, match="states differ"):
         train(toy_model().decoder, stream, other, Habits(checkpoint=path, resume=True))
+
+
+def test_states_that_follow_the_teacher_are_those_of_a_session_that_decodes_with_it() -> None:
+    """The coarse teacher selects as the query-driven selector does."""
+    model, objective = toy_model(), make_objective(toy_config(), torch.float64)
+    queries: dict[tuple[int, int], torch.Tensor] = {}
+
+    def keep(view: LayerView) -> None:
+        assert view.query is not None
+        queries[view.layer, int(view.positions[0, 0])] = view.query[0, :, 0]
+
+    ids = toy_stream(TOKENS).tolist()
+    opened: Any = compose(model.decoder, "query", "resident", spec=SPEC, page_blocks=2).open()
+    with opened as session:
+        row = session.add()
+        session.prefill(row, ids[:PROMPT])
+        session.on_layer = keep
+        for token in ids[PROMPT:]:
+            session.decode({row: token})
+    same = {}
+    for states in ("dense", "forecast", "teacher"):
+        own = OwnStates(
+            decoder=model.decoder, weights=trained().by_target, lead=1, spec=SPEC, first=PROMPT,
+            teacher=objective if states == "teacher" else None,
+        )  # fmt: skip
+        lessons: list[LayerLesson] = []
+        attend = None if states == "dense" else own.attend
+        observe(model.decoder, toy_stream(TOKENS), torch.arange(PROMPT, TOKENS), SPEC, lessons.append, attend=attend)
+        same[states] = [
+            torch.allclose(lesson.q, torch.stack([queries[lesson.layer, at] for at in range(PROMPT, TOKENS)], dim=1))
+            for lesson in lessons[1:]
+        ]
+    assert same == {"dense": [False] * 2, "forecast": [False] * 2, "teacher": [True] * 2}
+
+
+def test_the_published_loss_is_of_states_that_follow_its_own_target() -> None:
+    """From a document's first token on, by the target's own pool: another selection gives another first loss."""
+    losses = {}
+    for states in ("teacher", "dense", "forecast"):
+        config = TrainConfig.reference(spec=SPEC, window=96, steps=1, batch=2, states=states)
+        losses[states] = train(toy_model().decoder, toy_stream(), config).losses[0]
+    assert TrainConfig.reference().states == "teacher"
+    assert len(set(losses.values())) == 3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import attrs
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparda_core.errors import ConfigError
+from sparda_core.kernels.attend.bias import ListedBias
 from sparda_core.kernels.attend.cpu import attend_blocks
 from sparda_core.kernels.attend.reference import attend_blocks as attend_reference
 from tests.kernels.cases import INF, NAN, generator, groups, head_dims, kv_heads, randn, seeds
@@ -61,6 +64,62 @@ def test_attention_on_a_cpu_equals_the_reference_and_a_brute_force_softmax(
     got = attend_blocks(*case)
     torch.testing.assert_close(got, attend_reference(*case), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(got, _brute_force(*case), rtol=1e-10, atol=1e-10)
+
+
+def _bias(seed: int, physical: torch.Tensor, tokens: torch.Tensor, *, block: int, heads: int) -> ListedBias:
+    """Random logical ids; NaN wherever no query of the case looks."""
+    logical = torch.randint(0, 9, physical.shape, generator=generator(seed + 5), dtype=torch.int32)
+    values = torch.full((5, heads, 9 * block), NAN, dtype=torch.float64)
+    rows = torch.tensor([3, 0])
+    for (row, head, t, w), here in np.ndenumerate(logical.numpy()):
+        if physical[row, head, t, w] >= 0:
+            seen = slice(here * block, here * block + int(tokens[row, head, t, w]))
+            values[rows[row], head, seen] = randn(int(here) + head, block)[: seen.stop - seen.start]
+    logical[physical < 0] = -1
+    return ListedBias(values=values, rows=rows, blocks=logical)
+
+
+@given(seed=seeds, heads=kv_heads, group=groups, dtype=st.sampled_from([torch.float64, torch.float32]))
+def test_a_bias_is_added_to_the_logits_of_the_tokens_it_belongs_to(
+    seed: int, heads: int, group: int, dtype: torch.dtype
+) -> None:
+    query, pool, physical, tokens = _case(seed, heads=heads, group=group, dtype=dtype)
+    bias = _bias(seed, physical, tokens, block=16, heads=heads)
+    got = attend_blocks(query, pool, physical, tokens, bias)
+    exact = attend_reference(query.double(), pool.double(), physical, tokens, bias)
+    assert torch.isfinite(got).all()
+    tight = 1e-11 if dtype == torch.float64 else 2e-5
+    torch.testing.assert_close(got.double(), exact, rtol=tight, atol=tight)
+    # As the release has it: weights times e^bias, over their sum.
+    plain = _weights(query, pool, physical, tokens, bias)
+    torch.testing.assert_close(exact, plain, rtol=1e-10, atol=1e-10)
+
+
+def _weights(
+    query: torch.Tensor, pool: torch.Tensor, physical: torch.Tensor, tokens: torch.Tensor, bias: ListedBias
+) -> torch.Tensor:  # fmt: skip
+    out, group = torch.zeros_like(query, dtype=torch.float64), query.shape[1] // physical.shape[1]
+    for (row, head, t), _ in np.ndenumerate(out[..., 0].numpy()):
+        total, mixed = 0.0, torch.zeros(query.shape[-1], dtype=torch.float64)
+        for w in range(physical.shape[-1]):
+            block, count = int(physical[row, head // group, t, w]), int(tokens[row, head // group, t, w])
+            for j in range(count if block >= 0 else 0):
+                key, value = pool[block, :, j].double()
+                at = int(bias.blocks[row, head // group, t, w]) * pool.shape[2] + j
+                worth = bias.values[bias.rows[row], head // group, at].exp()
+                weight = float((query[row, head, t].double() @ key / query.shape[-1] ** 0.5).exp() * worth)
+                total, mixed = total + weight, mixed + weight * value
+        out[row, head, t] = mixed / total if total else 0.0
+    return out
+
+
+def test_a_bias_that_lacks_a_visible_token_is_refused() -> None:
+    query, pool, physical, tokens = _case(1)
+    bias = _bias(1, physical, tokens, block=16, heads=2)
+    with pytest.raises(ConfigError, match=r"bias\.blocks \(their last visible token\)"):
+        attend_blocks(query, pool, physical, tokens, attrs.evolve(bias, values=bias.values[..., :20]))
+    with pytest.raises(ConfigError, match=r"bias\.rows spans"):
+        attend_blocks(query, pool, physical, tokens, attrs.evolve(bias, rows=bias.rows + 4))
 
 
 @given(seed=seeds)

@@ -53,6 +53,19 @@ def dot_scores(f_D: torch.Tensor, keys_ND: torch.Tensor, position: int, spec: Bl
     return pooled(totals, per_block=spec.entries_per_block, blocks=blocks, before=before)
 
 
+def bias_scores(bias_N: torch.Tensor, position: int, spec: BlockSpec) -> list[float]:
+    """Means of every full window of biases, pooled."""
+    means = [float(mean) for mean in entries(bias_N[: position + 1], spec)]
+    blocks, before = position // spec.block + 1, spec.window // spec.stride - 1
+    return pooled(means, per_block=spec.entries_per_block, blocks=blocks, before=before)
+
+
+def two_stages(first: list[float], then: list[float], position: int, spec: BlockSpec, *, keep: int) -> list[int]:
+    """The best `keep` by the first scores, forced ones among them, and the best of the others by the second."""
+    kept = {block for block in best(first, position, spec.with_budget(keep)) if block >= 0}
+    return best([math.inf if b in kept else score for b, score in enumerate(then)], position, spec)
+
+
 def token_scores(query_GD: torch.Tensor, keys_ND: torch.Tensor, position: int, spec: BlockSpec) -> list[float]:
     """Token logits summed over the group, pooled over the block and the token before it."""
     totals = [float(sum(q @ key for q in query_GD)) for key in keys_ND[: position + 1]]

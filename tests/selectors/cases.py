@@ -29,6 +29,8 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any], int | None], ...]] = {
         ("entry-softmax", {"scoring": "entry-softmax"}, None),
     ),
     "forecast": (("early", {}, None), ("two-early", {"lead": 2}, None)),
+    "nosa": (("own", {"select_blocks": 2}, None), ("whole", {"select_blocks": 3}, None)),
+    "nosa-forecast": (("early", {"select_blocks": 2}, None),),
     "oracle": (("own", {}, None),),
     "random": (("early", {"seed": 5}, 1), ("own", {}, 0), ("two-early", {}, 2)),
     "window": (("early", {}, 1), ("own", {}, 0)),

@@ -8,11 +8,13 @@ import sys
 import attrs
 import pytest
 
+from sparda_core.compose import compose
 from sparda_core.errors import ConfigError, PlanError
 from sparda_core.facts import StepFacts, steady_facts
 from sparda_core.plan import Op, Phase
 from sparda_core.selector import Selector
 from sparda_core.selectors.infinigen import InfiniGen
+from sparda_core.selectors.nosa import Nosa, NosaForecast
 from sparda_core.shapes import BlockSpec, named_shape
 from sparda_core.work import WorkContext
 from tests.selectors.cases import CASES, ROOT, entry_points, factory
@@ -20,8 +22,8 @@ from tests.selectors.world import SHAPE, SPEC
 
 OPTIONS = {"replay": {"path": "recording.npz"}}
 LEADS = {
-    "dense": None, "forecast": 1, "infinigen": 1, "oracle": 0, "query": 0, "random": None, "replay": None,
-    "window": None,
+    "dense": None, "forecast": 1, "infinigen": 1, "nosa": 0, "nosa-forecast": 1, "oracle": 0, "query": 0,
+    "random": None, "replay": None, "window": None,
 }  # fmt: skip
 MODEL = named_shape("smollm2-135m")
 CONTEXT = WorkContext(shape=MODEL, spec=BlockSpec())
@@ -142,6 +144,18 @@ def test_the_proxy_is_one_product_with_the_targets_query_weights() -> None:
 def test_a_bad_option_is_refused_when_it_is_given(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         InfiniGen(**options)  # type: ignore[arg-type]
+
+
+def test_nosa_is_refused_where_its_first_stage_has_no_room_or_the_model_no_bias() -> None:
+    nosa, spec = named_shape("nosa-8b"), BlockSpec(sink=1, local=16, budget=96)
+    assert Nosa().keep(spec) == 41
+    Nosa().check(nosa, spec)
+    with pytest.raises(ConfigError, match=r"budget=40 must be >= 41 for selector 'nosa-forecast'.*lower select_blocks"):
+        NosaForecast().check(nosa, spec.with_budget(40))
+    with pytest.raises(ConfigError, match="'smollm2-135m' has none: take a NOSA model"):
+        compose(MODEL, "nosa", "resident", spec=spec)
+    with pytest.raises(ConfigError, match="select_blocks=0 must be an integer >= 1"):
+        Nosa(select_blocks=0)
 
 
 def test_more_channels_than_dimensions_are_refused_when_the_model_is_known() -> None:

@@ -63,7 +63,7 @@ def test_every_row_keeps_the_dimensions_that_its_own_prompt_uses() -> None:
 
 def test_a_row_calibrated_on_anothers_prompt_would_score_otherwise() -> None:
     world = narrow_world()
-    swapped = World(keys=world.keys, x=world.x.clone(), forecasts=world.forecasts)
+    swapped = World(keys=world.keys, x=world.x.clone(), forecasts=world.forecasts, biases=world.biases)
     swapped.x[0, :, :100], swapped.x[1, :, :100] = world.x[1, :, :100], world.x[0, :, :100]
     right, wrong = (Drive(InfiniGen(channels=CHANNELS, calibration_tokens=50), w) for w in (world, swapped))
     for drive in (right, wrong):
@@ -73,7 +73,7 @@ def test_a_row_calibrated_on_anothers_prompt_would_score_otherwise() -> None:
 
 def test_only_the_first_calibration_tokens_of_the_prompt_matter() -> None:
     world = World.random()
-    other = World(keys=world.keys, x=world.x.clone(), forecasts=world.forecasts)
+    other = World(keys=world.keys, x=world.x.clone(), forecasts=world.forecasts, biases=world.biases)
     other.x[0, :, 40:140] += 3.0
     drives = [Drive(InfiniGen(channels=CHANNELS, calibration_tokens=n), w) for n in (40, 41) for w in (world, other)]
     for drive in drives:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from sparda_core.selector import Selector
 from sparda_core.selectors.dense import Dense
 from sparda_core.selectors.forecast import Forecast
 from sparda_core.selectors.infinigen import InfiniGen
+from sparda_core.selectors.nosa import Nosa, NosaForecast
 from sparda_core.selectors.oracle import Oracle
 from sparda_core.selectors.query import Query
 from sparda_core.selectors.window import Window
@@ -53,6 +55,25 @@ def test_query_chooses_as_plain_loops_do(position: int, layer: int) -> None:
         position,
     )
     assert choices(Query(), layer, position).tolist() == want
+
+
+@pytest.mark.parametrize("select_blocks", [1, 2, 3])
+@given(position=positions, layer=st.integers(0, SHAPE.layers - 1))
+def test_nosa_takes_the_queries_best_and_fills_up_by_the_bias_as_plain_loops_do(
+    select_blocks: int, position: int, layer: int
+) -> None:
+    keep = SPEC.sink + SPEC.local + select_blocks
+    for selector in (Nosa(select_blocks=select_blocks), NosaForecast(select_blocks=select_blocks)):
+
+        got = choices(selector, layer, position).tolist()
+        for text, head in itertools.product((0, 1), range(SHAPE.kv_heads)):
+            keys, bias = WORLD.keys[text, layer, head], WORLD.biases[text, layer, head, :, 0]
+            if selector.lead:
+                first = brute.dot_scores(WORLD.forecasts[text, layer, head, position], keys, position, SPEC)
+            else:
+                first = brute.query_scores(own_query(text, head, layer, position), keys, position, SPEC)
+            then = brute.bias_scores(bias, position, SPEC)
+            assert got[text][head] == brute.two_stages(first, then, position, SPEC, keep=keep)
 
 
 @given(position=positions, layer=st.integers(0, SHAPE.layers - 1))

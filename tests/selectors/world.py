@@ -34,19 +34,27 @@ class World:
     keys       [texts, L, Hk, N, D]
     x          [texts, L, N, L * Hq * D]
     forecasts  [texts, L, Hk, N, D], the Forecast for each layer
+    biases     [texts, L, Hk, N, 1], the token bias
+    means      [texts, L, Hk, C, 1], its means over every full window
     poison     what lies in memory beyond what a view may show
     """
 
     keys: torch.Tensor
     x: torch.Tensor
     forecasts: torch.Tensor
+    biases: torch.Tensor
     spec: BlockSpec = SPEC
     poison: float = float("nan")
     entries: torch.Tensor = attrs.field(init=False)
+    means: torch.Tensor = attrs.field(init=False)
 
     @entries.default
     def _every_entry(self) -> torch.Tensor:
         return self.keys.unfold(3, self.spec.window, self.spec.stride).mean(-1)
+
+    @means.default
+    def _every_mean(self) -> torch.Tensor:
+        return self.biases.unfold(3, self.spec.window, self.spec.stride).mean(-1)
 
     @classmethod
     def random(cls, *, texts: int = 3, tokens: int = 200, seed: int = 0, **given: Any) -> World:
@@ -60,17 +68,18 @@ class World:
             keys=draw(texts, layers, heads, tokens, HEAD_DIM),
             x=draw(texts, layers, tokens, layers * SHAPE.q_heads * HEAD_DIM),
             forecasts=draw(texts, layers, heads, tokens, HEAD_DIM),
+            biases=draw(texts, layers, heads, tokens, 1),
             **given,
         )
 
     def splice(self, first: int, then: int, at: int) -> int:
         """A new text: `first` up to token `at`, then `then`."""
-        for name, axis in (("keys", 3), ("x", 2), ("forecasts", 3)):
+        for name, axis in (("keys", 3), ("x", 2), ("forecasts", 3), ("biases", 3)):
             texts = getattr(self, name)
             head, tail = texts[first : first + 1].narrow(axis, 0, at), texts[then : then + 1]
             mixed = torch.cat((head, tail.narrow(axis, at, tail.shape[axis] - at)), axis)
             setattr(self, name, torch.cat((texts, mixed)))
-        self.entries = self._every_entry()
+        self.entries, self.means = self._every_entry(), self._every_mean()
         return self.keys.shape[0] - 1
 
     def view(
@@ -88,17 +97,17 @@ class World:
         return LayerView(
             layer=layer, source=source, phase=phase, spec=self.spec, rows=tuple(texts if rows is None else rows),
             positions=at, x=x, query=query_of(layer, x, at) if source == layer else None, forecast=forecast,
-            entries=self._entries(texts, layer, known), query_of=query_of,
-            keys=lambda: self._keys(texts, layer, known),
+            entries=self._entries(self.entries, texts, layer, known), query_of=query_of,
+            keys=lambda: self._keys(texts, layer, known), bias=self._entries(self.means, texts, layer, known),
         )  # fmt: skip
 
-    def _entries(self, texts: Sequence[int], layer: int, known: Sequence[int]) -> EntryView:
+    def _entries(self, entries: torch.Tensor, texts: Sequence[int], layer: int, known: Sequence[int]) -> EntryView:
         counts = [self.spec.entry_count(tokens) for tokens in known]
         places = [2 * (len(texts) - 1 - i) for i in range(len(texts))]  # neither in order nor side by side
-        size = (2 * len(texts), SHAPE.kv_heads, max(counts) + 3, HEAD_DIM)
+        size = (2 * len(texts), SHAPE.kv_heads, max(counts) + 3, entries.shape[-1])
         buffer = torch.full(size, self.poison, dtype=torch.float64)
         for text, place, count in zip(texts, places, counts, strict=True):
-            buffer[place, :, :count] = self.entries[text, layer, :, :count]
+            buffer[place, :, :count] = entries[text, layer, :, :count]
         return EntryView(buffer=buffer, rows=torch.tensor(places), counts=torch.tensor(counts))
 
     def _keys(self, texts: Sequence[int], layer: int, known: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -59,8 +59,9 @@ def gpu(
             ceiling_bytes_per_s=quantity(link, "B/s"), in_flight_bytes=quantity(1e9, "B"),
             round_trip_s=quantity(0, "s"), repeated_round_trip_s=quantity(0, "s"),
             cta_bytes_per_s=quantity(1e15, "B/s"), beside_bytes_per_s=quantity(1e15, "B/s"),
-            beside_bend=quantity(100, "1"), late_bytes_per_s=quantity(1e15, "B/s"),
+            late_bytes_per_s=quantity(1e15, "B/s"),
             drag_per_byte=quantity(0, "1/B"), drag_most_bytes=quantity(1e9, "B"), sm_in_flight_bytes=quantity(1e9, "B"),
+            beside_bend=BendCurve(tokens=(256,), bend=(100,), source="made up", basis=Basis.PRIOR),
             late_bend=BendCurve(tokens=(256,), bend=(100,), source="made up", basis=Basis.PRIOR),
         ),
         copy_engine=CopyEngine(

@@ -17,7 +17,7 @@ from sparda_core.simulator.gpu import GpuProfile
 from tests.simulator.beside import TOKENS, Copy, h200, slowdown
 
 #: What a second wave cost in these sessions at 16, 64 and 256 rows: from three lone CTAs.
-WAVE_SHARE = (0.0752, 0.1934, 0.7196)
+WAVE_SHARE = (0.0765, 0.1936, 0.7196)
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +62,7 @@ SEEN = {
     "bulk, 1 CTA": Seen(copy=lone(1, BULK), kernel="bulk", measured=(1.019, 1.014, 1.018)),
     "bulk, 2 CTAs": Seen(copy=lone(2, BULK), kernel="bulk", measured=(1.029, 1.021, 1.021)),
     "bulk, looking ahead, 1 CTA": Seen(
-        copy=lone(1, BULK), kernel=AHEAD, measured=(1.015, 1.014, 1.014), misses=(16, 64)
+        copy=lone(1, BULK), kernel=AHEAD, measured=(1.015, 1.014, 1.014), misses=(64,)
     ),
     "bulk, looking ahead, 2 CTAs": Seen(copy=lone(2, BULK), kernel=AHEAD, measured=(1.069, 1.054, 1.024)),
     "bulk, one cluster of 2": Seen(
@@ -82,7 +82,7 @@ SEEN = {
     ),
     # Another day, repeated lists, 64 MiB a copy: at 256 tokens it ends before the products do.
     "4 of 16 KiB, 64 MiB": Seen(
-        copy=lone(4, OLD, repeated=True, total=LONG), measured=(1.119, 1.253, 1.656), misses=(64,)
+        copy=lone(4, OLD, repeated=True, total=LONG), measured=(1.119, 1.253, 1.656), misses=(64, 256)
     ),
     "8 of 16 KiB, 64 MiB": Seen(copy=lone(8, OLD, repeated=True, total=LONG), measured=(1.142, 1.256, 1.393)),
     "16 of 16 KiB, 64 MiB": Seen(copy=lone(16, OLD, repeated=True, total=LONG), measured=(1.173, 1.238, 1.372)),
@@ -96,7 +96,7 @@ SEEN = {
         copy=lone(3, BULK, repeated=True, total=LONG), kernel="bulk", measured=(1.20, 1.27, 1.40)
     ),
     "bulk, 4 CTAs, 64 MiB": Seen(
-        copy=lone(4, BULK, repeated=True, total=LONG), kernel="bulk", measured=(1.22, 1.26, 1.42), misses=(16, 256)
+        copy=lone(4, BULK, repeated=True, total=LONG), kernel="bulk", measured=(1.22, 1.26, 1.42), misses=(16, 64, 256)
     ),
 }  # fmt: skip
 
@@ -167,7 +167,7 @@ BESIDE = {
 }  # fmt: skip
 #: (CTAs, cluster, bytes in flight, block), beside: how far off. Half the bytes in flight give more than half the rate
 #: of one CTA: 64 KiB by 16 warps is another kernel. What a pair on one TPC loses to compute is not modelled.
-RATE_MISSES = {((1, 1, 65536, 16384), False): -0.054, ((2, 2, 131072, 16384), True): 0.063}
+RATE_MISSES = {((1, 1, 65536, 16384), False): -0.054, ((2, 2, 131072, 16384), True): 0.057}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,18 @@ def test_a_measured_rate_of_a_gather_is_met_within_three_percent_or_named(
     ctas, cluster, in_flight, block = point
     law = h200().uva
     assert law is not None
-    rate = law.bytes_per_s(ctas, cluster=cluster, in_flight=in_flight, piece=block, beside=beside)
-    off = rate / ((BESIDE if beside else ALONE)[point] * 1e9) - 1
+    rates = [
+        law.bytes_per_s(ctas, cluster=cluster, in_flight=in_flight, piece=block, beside=beside, tokens=tokens)
+        for tokens in TOKENS
+    ]
+    off = sum(rates) / 3 / ((BESIDE if beside else ALONE)[point] * 1e9) - 1
     named = RATE_MISSES.get((point, beside))
     assert off == (pytest.approx(0, abs=0.03) if named is None else pytest.approx(named, abs=0.005))
+
+
+def test_two_blocks_that_were_there_first_are_slower_the_fewer_rows_products_have() -> None:
+    law = h200().uva
+    assert law is not None
+    for tokens, measured in zip(TOKENS, (45e9, 47.5e9, 50e9), strict=True):
+        assert law.bytes_per_s(2, beside=True, tokens=tokens) == pytest.approx(measured, rel=0.02)
+        assert law.bytes_per_s(2, beside=True, tokens=tokens, late=True) < measured

@@ -17,6 +17,9 @@ COPY_RULES = ("ours", "paper")
 LAUNCHES = ("graph", "eager")
 COPY_LAUNCHES = ("layer", "step")
 HOST_DTYPES = ("same", "fp8")
+MAIN, NOSA = "minicpm4.1-8b", "nosa-8b"
+#: The shapes measured: 96 blocks of 64 tokens, one sink, and a local band of 2,048 tokens; NOSA-8B's is of 1,024.
+SPECS = {MAIN: BlockSpec(sink=1, local=32, budget=96), NOSA: BlockSpec(sink=1, local=16, budget=96)}
 EARLY = (0, 1, 2)
 
 
@@ -33,6 +36,7 @@ class Cell:
     launches        "graph": one CUDA graph a step; "eager": every kernel launched by the host
     copy_launch     "layer": a copy kernel for each layer; "step": one that stays for the whole step, in a graph
     early           how early small kernels start, 0, 1 or 2 (kernels/early.py); None: as early as the device can
+    shape           sizes of the model, by name
     """
 
     selector: str
@@ -48,12 +52,14 @@ class Cell:
     launches: str = "graph"
     copy_launch: str = "layer"
     early: int | None = None
+    shape: str = MAIN
 
     def __attrs_post_init__(self) -> None:
         check_integer("batch", self.batch, 1)
         check_integer("context", self.context, 1)
         known_values = (
-            ("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES), ("copy_launch", COPY_LAUNCHES)
+            ("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES),
+            ("copy_launch", COPY_LAUNCHES), ("shape", tuple(SPECS)),
         )  # fmt: skip
         for name, known in known_values:
             if getattr(self, name) not in known:
@@ -79,6 +85,7 @@ class Cell:
     def key(self) -> str:
         """One line that names the cell, the same in every process."""
         load = f"b{self.batch} {self.context // K}K" if self.context % K == 0 else f"b{self.batch} {self.context}"
+        load += "" if self.shape == MAIN else f" {self.shape}"
         if not self.offloads:
             return f"{self.method} {load}{'' if self.launches == 'graph' else ' eager'}{self._early_word}"
         extras = [
@@ -99,21 +106,34 @@ class Cell:
     @property
     def told_apart(self) -> bool:
         """Whether the parts of its step are measured too: at the churn and in the pool that figures are compared at."""
-        plain = (self.churn, self.policy, self.slots, self.launches) == (0.10, "last-selection", 1.0, "graph")
+        compared = NOSA_CHURN if self.shape == NOSA else 0.10
+        plain = (self.churn, self.policy, self.slots, self.launches) == (compared, "last-selection", 1.0, "graph")
         return plain and self.copies == "ours" and self.engine == "uva"
+
+    @property
+    def spec(self) -> BlockSpec:
+        """How its rows are cut."""
+        return SPECS[self.shape]
+
+    @property
+    def model(self) -> ModelShape:
+        """Its shape, with positions for 128K tokens and the steps after them, which long-context scaling allows."""
+        return attrs.evolve(named_shape(self.shape), context=128 * K + 1024)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it."""
         return attrs.asdict(self)
 
 
-#: The main shape: 96 blocks of 64 tokens, one sink, 32 local ones.
-SPEC = BlockSpec(sink=1, local=32, budget=96)
+#: The main shape's cut.
+SPEC = SPECS[MAIN]
+#: Share of a NOSA selection that is new at a step: its paper's hit rate of 0.944, of a 1B model (localities/nosa.toml).
+NOSA_CHURN = 0.056
 
 
 def main_shape() -> ModelShape:
     """MiniCPM4.1-8B with positions for 128K tokens and the steps after them, which its long-context scaling allows."""
-    return attrs.evolve(named_shape("minicpm4.1-8b"), context=128 * K + 1024)
+    return attrs.evolve(named_shape(MAIN), context=128 * K + 1024)
 
 
 _RESIDENT = ("dense", "query", "forecast")
@@ -138,10 +158,10 @@ def headline_cells() -> Iterator[Cell]:
 
 
 def core_cells() -> list[Cell]:
-    """About 70 cells, headline cells first, none twice."""
+    """About 80 cells, headline cells first, none twice; those of another model last, since it must be made anew."""
     cells = itertools.chain(
         headline_cells(), _one_copy(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(),
-        _engines(),
+        _engines(), _nosa(),
     )  # fmt: skip
     return list(dict.fromkeys(cells))
 
@@ -206,4 +226,13 @@ def _bytes() -> Iterator[Cell]:
         yield Cell(
             selector="forecast", runtime="offload-prefetch", batch=28, context=128 * K, policy=policy, slots=slots,
             host_dtype=dtype,
+        )  # fmt: skip
+
+
+def _nosa() -> Iterator[Cell]:
+    """NOSA-8B, whose query-agnostic blocks stay: the query's own choice fetched when known, and a layer early."""
+    pairs = (("nosa", "offload-sync"), ("nosa-forecast", "offload-prefetch"))
+    for batch, (selector, runtime) in itertools.product((16, 8), pairs):
+        yield Cell(
+            selector=selector, runtime=runtime, batch=batch, context=128 * K, churn=NOSA_CHURN, shape=NOSA
         )  # fmt: skip

@@ -25,6 +25,7 @@ def fill_random(session: GpuSession, seed: int) -> None:
     done: set[int] = set()
     for layer in tiers.layers:
         arrays = [layer.entries, layer.ring]
+        arrays += [part for part in (layer.bias, layer.means) if part is not None]
         arrays += [part.array for part in (layer.device, layer.slots) if part is not None]
         for array in arrays:
             if array.data_ptr() not in done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from sparda_core.bench.decode.cell import Cell
+from sparda_core.footprint import BIAS_BYTES
 from sparda_core.shapes import BlockSpec, ModelShape
 
 #: Measured on an H200: device memory as a copy sees it, and what gather kernels read of pinned memory.
@@ -16,8 +17,8 @@ class Bytes:
     """Bytes of one decode step that must cross device memory.
 
     weights  every matrix but the embedding, once
-    blocks   K and V of the attended blocks
-    entries  compressed keys of the whole context; none where nothing is scored against them
+    blocks   K and V of the attended blocks, and the biases of their tokens where the model has them
+    entries  compressed keys of the whole context, and means of its biases; none where nothing is scored against them
     """
 
     weights: float
@@ -42,11 +43,13 @@ def step_bytes(cell: Cell, shape: ModelShape, spec: BlockSpec, *, value_bytes: f
     attended = every if cell.selector == "dense" else min(spec.budget, every)
     block_bytes = 2 * spec.block * shape.head_dim * value_bytes
     scored = 0 if cell.selector == "dense" else spec.entry_count(cell.context)
-    forecast = shape.layers * shape.forecast_weights if cell.selector == "forecast" else 0
+    forecast = shape.layers * shape.forecast_weights if cell.selector in ("forecast", "nosa-forecast") else 0
+    means = scored * BIAS_BYTES if cell.selector in ("nosa", "nosa-forecast") else 0
+    biases = attended * spec.block * BIAS_BYTES if shape.token_bias else 0
     weights = shape.layers * shape.layer_weights + shape.vocab * shape.hidden + forecast
     return Bytes(
-        weights=weights * value_bytes, blocks=rows * attended * block_bytes,
-        entries=rows * scored * shape.head_dim * value_bytes,
+        weights=weights * value_bytes, blocks=rows * (attended * block_bytes + biases),
+        entries=rows * (scored * shape.head_dim * value_bytes + means),
     )  # fmt: skip
 
 
@@ -54,7 +57,7 @@ def selection_floor_s(cell: Cell, shape: ModelShape, spec: BlockSpec, *, value_b
     """Floor of one layer's selection: its entries once; with query-driven scoring the logits too, written and read."""
     entries = cell.batch * spec.entry_count(cell.context)
     moved = entries * shape.kv_heads * shape.head_dim * value_bytes
-    if cell.selector == "query":
+    if cell.selector in ("query", "nosa"):
         moved += 2 * entries * shape.q_heads * 4.0
     return moved / HBM_BYTES_PER_S
 

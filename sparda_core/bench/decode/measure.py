@@ -11,7 +11,7 @@ from typing import Any, Self
 import attrs
 import torch
 
-from sparda_core.bench.decode.cell import SPEC, Cell, main_shape
+from sparda_core.bench.decode.cell import Cell
 from sparda_core.bench.decode.clock import Clock, median
 from sparda_core.bench.decode.fill import claim_rows, fill_random, warm_slots
 from sparda_core.bench.decode.parts import Parts
@@ -23,6 +23,7 @@ from sparda_core.bench.gpu_machine import gpu
 from sparda_core.bench.provenance import provenance
 from sparda_core.compose import compose
 from sparda_core.errors import ConfigError
+from sparda_core.models.model import Model
 from sparda_core.models.synthetic import synthetic_model
 from sparda_core.registry import SELECTORS
 from sparda_core.runtimes.gpu.pinning import pinned_empty
@@ -50,19 +51,21 @@ def machine_name() -> str:
 
 
 class Bench:
-    """Measures cells, one after the other. Pinned memory is taken once, for the largest cell."""
+    """Measures cells, one after the other. Pinned memory is taken once, for the largest cell; there is one model at a
+    time, made where a cell asks for another shape than the one before.
+    """
 
     def __init__(
         self, settings: Settings, cells: Sequence[Cell], *, report: Report, tell: Callable[[str], object] | None = None
     ) -> None:  # fmt: skip
-        """Take the model's memory and what the cells need of the host's.
+        """Memory is taken at first need.
 
         tell  called with the plan of each cell's memory, a line, before any of it is taken
         """
         self._settings, self._report, self._tell = settings, report, tell
         self._locality: LocalityModel = load_locality(settings.locality)
-        self._shape, self._device = main_shape(), torch.device("cuda")
-        self._model = synthetic_model(self._shape, device=self._device, dtype=torch.bfloat16, seed=settings.seed)
+        self._device, self._cells = torch.device("cuda"), tuple(cells)
+        self._model: Model | None = None
         self._offloaded = [cell for cell in cells if cell.offloads]
         self._host: torch.Tensor | None = None
 
@@ -72,11 +75,25 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._host = None
+        self._host = self._model = None
 
     def provenance(self) -> dict[str, Any]:
-        """Where the rows come from."""
-        return {**provenance(), "gpu": gpu(), "shape": attrs.asdict(self._shape), "spec": attrs.asdict(SPEC)}
+        """Where the rows come from; shape and cut are the first cell's, those of others stand under `others`."""
+        first, *rest = dict.fromkeys((cell.shape, cell.model, cell.spec) for cell in self._cells)
+        told = {"shape": attrs.asdict(first[1]), "spec": attrs.asdict(first[2])}
+        if rest:
+            told["others"] = {name: {"shape": attrs.asdict(m), "spec": attrs.asdict(s)} for name, m, s in rest}
+        return {**provenance(), "gpu": gpu(), **told}
+
+    def _model_of(self, cell: Cell) -> Model:
+        if self._model is None or self._model.shape != cell.model:
+            self._model = None  # the old one goes first: there is no room for two
+            gc.collect()
+            torch.cuda.empty_cache()
+            self._model = synthetic_model(
+                cell.model, device=self._device, dtype=torch.bfloat16, seed=self._settings.seed
+            )
+        return self._model
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Time a cell. Raises CapacityError where it does not fit."""
@@ -97,7 +114,7 @@ class Bench:
         """A session whose rows have the cell's length, and slots as if its trace had long been played."""
         settings = self._settings
         trace = batch_trace(
-            attrs.evolve(self._locality, churn=cell.churn), shape=self._shape, spec=SPEC, batch=cell.batch,
+            attrs.evolve(self._locality, churn=cell.churn), shape=cell.model, spec=cell.spec, batch=cell.batch,
             context=cell.context, steps=settings.warmup + settings.steps + SPARE, seed=settings.seed,
         )  # fmt: skip
         with self._open(cell, trace) as session:
@@ -116,11 +133,11 @@ class Bench:
         }  # fmt: skip
         runtime: dict[str, Any] = {}
         if cell.offloads:
-            runtime = {"slots": round(cell.slots * SPEC.budget), "policy": cell.policy, "engine": cell.engine}
+            runtime = {"slots": round(cell.slots * cell.spec.budget), "policy": cell.policy, "engine": cell.engine}
         selector: str | Selector = cell.selector
         if cell.selector != "dense":
             selector = Traced(inner=SELECTORS.make(cell.selector), trace=trace, before=trace.history)
-        pair = compose(self._model, selector, cell.runtime, spec=SPEC, runtime_options=runtime)
+        pair = compose(self._model_of(cell), selector, cell.runtime, spec=cell.spec, runtime_options=runtime)
         if self._tell is not None:
             self._tell(f"{cell.key}: {pair.capacity(check=False, **options).as_line()}\n")
         host = self._host_memory() if cell.offloads else None
@@ -149,20 +166,20 @@ class Bench:
 
     def _host_bytes(self, cell: Cell) -> int:
         """Room for a cell's host store: every layer offloaded, and a page more for each (row, head)."""
-        width = 1 if cell.host_dtype == "fp8" else 2
-        blocks = SPEC.block_count(cell.context + self._settings.warmup + self._settings.steps + SPARE) + 16
-        layers = self._shape.layers - (0 if cell.selector == "query" else 1)
-        pairs = cell.batch * layers * self._shape.kv_heads
-        return pairs * blocks * 2 * SPEC.block * self._shape.head_dim * width
+        width, shape, spec = 1 if cell.host_dtype == "fp8" else 2, cell.model, cell.spec
+        blocks = spec.block_count(cell.context + self._settings.warmup + self._settings.steps + SPARE) + 16
+        layers = shape.layers - (0 if cell.selector in ("query", "nosa") else 1)
+        pairs = cell.batch * layers * shape.kv_heads
+        return pairs * blocks * 2 * spec.block * shape.head_dim * width
 
     def _time(self, cell: Cell, session: GpuSession) -> dict[str, Any]:
-        settings, clock = self._settings, Clock(session)
+        settings, clock, shape, spec = self._settings, Clock(session), cell.model, cell.spec
         self._warm(session)
         steps = clock.steps(settings.steps)
         misses = [int(facts.misses.sum()) for facts in self._counted(session)]
-        selected = cell.batch * self._shape.layers * self._shape.kv_heads * SPEC.budget
+        selected = cell.batch * shape.layers * shape.kv_heads * spec.budget
         moved = sum(misses) / len(misses)
-        block_bytes = 2 * SPEC.block * self._shape.head_dim * (1 if cell.host_dtype == "fp8" else 2)
+        block_bytes = 2 * spec.block * shape.head_dim * (1 if cell.host_dtype == "fp8" else 2)
         parts = Parts(session, clock)
         return {
             "step_s": median(steps), "step_p10_s": _quantile(steps, 0.1), "step_p90_s": _quantile(steps, 0.9),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparda_core.bench.decode.cell import Cell
+from sparda_core.bench.decode.cell import MAIN, Cell
 from sparda_core.bench.decode.floors import link_floor_s, step_bytes
 from sparda_core.shapes import BlockSpec, ModelShape
 
@@ -63,9 +63,11 @@ class Rows:
     """Rows by what they measure, for questions that take several. Those with `early` set by hand answer none."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        # Rows from before there was a choice were launched by layer.
+        # Rows from before there was a choice were launched by layer, and of the main shape.
         self._rows = [
-            {"copy_launch": "layer", **row} for row in rows if "refused" not in row and row.get("early") is None
+            {"copy_launch": "layer", "shape": MAIN, **row}
+            for row in rows
+            if "refused" not in row and row.get("early") is None
         ]
 
     def one(self, **fields: Any) -> Row | None:

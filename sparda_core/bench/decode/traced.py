@@ -31,6 +31,10 @@ class Traced(Selector):
         for name in ("lead", "needs", "granularity"):
             object.__setattr__(self, name, getattr(self.inner, name))
 
+    def check(self, shape: ModelShape, spec: BlockSpec) -> None:
+        """As the inner selector."""
+        self.inner.check(shape, spec)
+
     def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
         """As the inner selector."""
         return self.inner.operations(target, phase, lead)

@@ -56,6 +56,7 @@ def attend_scratch(
 def attend_slots(
     q: torch.Tensor, slots_array: torch.Tensor, physical: torch.Tensor, counts: torch.Tensor,
     position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch, *, early: int = 0,
+    bias: torch.Tensor | None = None, logical: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     """Attention of each row's token over the blocks in its slots.
 
@@ -69,18 +70,25 @@ def attend_slots(
     scratch      of `attend_scratch`; launches that share it must be on one stream
     early        above 0: takes its places before the kernel ahead has ended, and waits for it (kernels/early.py).
                  Not behind a wait for another stream, nor if that kernel sets `position`
+    bias         float32 [B, Hk, N], added to the scaled logit of each logical token; None: nothing
+    logical      int32 [B, Hk, W], logical ids of the blocks in `physical`; wanted with a bias, which lies by token
     Strides are free but for the last axis, which is contiguous. No host synchronisation, no allocation.
     Raises ConfigError on shapes, dtypes or devices that do not fit.
     """
     require_shape(physical, "physical", B=q.shape[0], Hk=None, W=None)
+    if bias is not None:
+        if logical is None:
+            raise ConfigError("a bias lies by logical token: give the logical ids of the blocks, too")
+        require_shape(logical, "logical", B=q.shape[0], Hk=physical.shape[1], W=physical.shape[2])
     _launch(
-        q, slots_array, physical, counts, None, position, spec, out, scratch, early, blocks=physical.shape[2], page=1
-    )
+        q, slots_array, physical, counts, None, position, spec, out, scratch, early, blocks=physical.shape[2], page=1,
+        bias=bias, logical=logical,
+    )  # fmt: skip
 
 
 def attend_pages(
     q: torch.Tensor, paged: Paged, choice: Choice, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor,
-    scratch: AttendScratch, *, early: int = 0,
+    scratch: AttendScratch, *, early: int = 0, bias: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     """The same over logical blocks of a resident layer, found through its page table. See `attend_slots`.
 
@@ -89,27 +97,28 @@ def attend_pages(
     require_shape(choice.blocks, "choice.blocks", B=q.shape[0], Hk=None, W=None)
     _launch(
         q, paged.array, choice.blocks, choice.counts, paged.table, position, spec, out, scratch, early,
-        blocks=choice.blocks.shape[2], page=paged.page_blocks,
+        blocks=choice.blocks.shape[2], page=paged.page_blocks, bias=bias, logical=choice.blocks,
     )  # fmt: skip
 
 
 def attend_all(
     q: torch.Tensor, paged: Paged, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch,
-    *, early: int = 0,
+    *, early: int = 0, bias: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     """The same over every block of a row, up to its current one. See `attend_slots`."""
     _launch(
         q, paged.array, None, None, paged.table, position, spec, out, scratch, early,
-        blocks=paged.table.shape[2] * paged.page_blocks, page=paged.page_blocks,
+        blocks=paged.table.shape[2] * paged.page_blocks, page=paged.page_blocks, bias=bias,
     )  # fmt: skip
 
 
 def _launch(
     q: torch.Tensor, array: torch.Tensor, blocks_list: torch.Tensor | None, counts: torch.Tensor | None,
     table: torch.Tensor | None, position: torch.Tensor, spec: BlockSpec, out: torch.Tensor, scratch: AttendScratch,
-    early: int, *, blocks: int, page: int,
+    early: int, *, blocks: int, page: int, bias: torch.Tensor | None = None, logical: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     heads = _check(q, array, blocks_list, counts, table, position, spec, out)
+    _check_bias(bias, logical, q, heads)
     batch, q_heads, width = q.shape
     if batch == 0:
         return
@@ -129,15 +138,20 @@ def _launch(
     find = ALL if blocks_list is None else SLOTS if table is None else PAGES
     # A tile waits for its block's id, that of a paged layer for its page too: each is a step of the pipeline.
     stages = 1 + cut.depth * (3 if table is not None and blocks_list is not None else 2)
-    ids, by_row, rooms = (t if t is not None else position for t in (blocks_list, counts, table))
+    # Places that are never looked at.
+    ids, by_row, rooms, biases, named = (
+        t if t is not None else position for t in (blocks_list, counts, table, bias, logical)
+    )
     attend_kernel[(pairs, splits)](
-        q, array, ids, by_row, rooms, position, out, scratch.mixed, scratch.stats, scratch.arrived,
+        q, array, ids, by_row, rooms, position, biases, named, out, scratch.mixed, scratch.stats, scratch.arrived,
         splits, width**-0.5 * 1.4426950408889634,  # weights are powers of two
-        q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table),
+        q.stride(0), q.stride(1), *array.stride()[:3], *_two(blocks_list), *_two(counts), *_two(table), *_two(bias),
+        *_two(logical),
         out.stride(0), out.stride(1),
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=cut.tokens,
         JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages, EARLY=early > 0,
-        TELL=scratch.early and not cut.join, num_warps=max(cut.warps, min(16, padded(group, 16) * wide // 1024)),
+        TELL=scratch.early and not cut.join, BIAS=bias is not None,
+        num_warps=max(cut.warps, min(16, padded(group, 16) * wide // 1024)),
         **_launched(early > 0),
     )  # fmt: skip
     if not cut.join:
@@ -163,6 +177,18 @@ def _starts_early(device: torch.device) -> bool:
 def _two(tensor: torch.Tensor | None) -> tuple[int, int]:
     """Strides of a table's rows and heads."""
     return (0, 0) if tensor is None else (tensor.stride(0), tensor.stride(1))
+
+
+def _check_bias(bias: torch.Tensor | None, logical: torch.Tensor | None, q: torch.Tensor, heads: int) -> None:
+    """Raise ConfigError on a bias that does not fit the rows and heads."""
+    if bias is None:
+        return
+    require_device(q=q, bias=bias, logical=logical)
+    require_shape(bias, "bias", B=q.shape[0], Hk=heads, N=None)
+    if bias.dtype != torch.float32 or bias.stride(-1) != 1:
+        raise ConfigError(f"bias is {bias.dtype} with strides {bias.stride()}; want float32, its last axis contiguous")
+    if logical is not None and (logical.dtype != torch.int32 or logical.stride(-1) != 1):
+        raise ConfigError(f"logical is {logical.dtype}; want int32, its last axis contiguous")
 
 
 def _check(

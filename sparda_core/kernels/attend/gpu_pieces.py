@@ -41,6 +41,32 @@ def _tokens_at(
 
 
 @triton.jit
+def _biased(
+    b_s, m_n, bias, logical, first, seen,
+    FIND: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Logits [GP, TOKENS], powers of two, and their tokens' biases, if any; `bias` begins at one (row, head)."""
+    if BIAS:
+        p_n = _bias_at(bias, logical, first, seen, FIND, BLOCK, TOKENS)
+        b_s += tl.load(p_n, mask=m_n, other=0.0)[None, :] * 1.4426950408889634
+    return b_s
+
+
+@triton.jit
+def _bias_at(
+    bias, logical, first, seen, FIND: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr
+):  # fmt: skip
+    """Where the biases of TOKENS tokens of a list lie, from its `first` on: by logical token, whatever the blocks."""
+    o_t = tl.arange(0, TOKENS)
+    if FIND == ALL:
+        return bias + first + o_t
+    if BLOCK % TOKENS == 0:
+        return bias + tl.load(logical + first // BLOCK).to(tl.int64) * BLOCK + first % BLOCK + o_t
+    i_n = tl.load(logical + tl.minimum(first + o_t, seen - 1) // BLOCK)
+    return bias + i_n.to(tl.int64) * BLOCK + (first + o_t) % BLOCK
+
+
+@triton.jit
 def _tokens_seen(at, listed, FIND: tl.constexpr, BLOCK: tl.constexpr):
     """Tokens of the list of a row at position `at`; none where nobody is."""
     if FIND == ALL:
@@ -76,13 +102,17 @@ def _leave(mixed, stats, b_o, top, total, o_g, o_d, m_gd, G: tl.constexpr, D: tl
 # Few variants are compiled: a number of pieces is only known to the compiler where one program adds them up.
 @triton.jit(do_not_specialize=["splits"])
 def attend_kernel(
-    q, array, blocks, counts, table, position, out, mixed, stats, arrived, splits, scale,
-    s_qb, s_qh, s_n, s_kv, s_t, s_bb, s_bh, s_cb, s_ch, s_tb, s_th, s_ob, s_oh,
+    q, array, blocks, counts, table, position, bias, logical, out, mixed, stats, arrived, splits, scale,
+    s_qb, s_qh, s_n, s_kv, s_t, s_bb, s_bh, s_cb, s_ch, s_tb, s_th, s_ab, s_ah, s_lb, s_lh, s_ob, s_oh,
     HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     BLOCK: tl.constexpr, PAGE: tl.constexpr, TOKENS: tl.constexpr, JOIN: tl.constexpr,
     FIND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, TELL: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
-    """One piece of the list of one (row, head): all of it for JOIN 1; added up here for JOIN > 1, elsewhere for 0."""
+    """One piece of the list of one (row, head): all of it for JOIN 1; added up here for JOIN > 1, elsewhere for 0.
+
+    With BIAS every token's logit gets its bias, float32, for the whole group.
+    """
     i_pair = tl.program_id(0).to(tl.int64)  # row * HEADS + head
     i_s = tl.program_id(1)  # piece
     i_b, i_h = i_pair // HEADS, i_pair % HEADS
@@ -113,7 +143,10 @@ def attend_kernel(
         m_nd = m_n[:, None] if D == DP else m_n[:, None] & m_d[None, :]
         b_k = tl.load(p_n[:, None] + o_d[None, :], mask=m_nd, other=0.0)  # [TOKENS, DP]
         b_v = tl.load(p_n[:, None] + s_kv + o_d[None, :], mask=m_nd, other=0.0)
-        b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale
+        b_s = _biased(
+            tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale, m_n, bias + i_b * s_ab + i_h * s_ah,
+            logical + i_b * s_lb + i_h * s_lh, tile * TOKENS, seen, FIND, BLOCK, TOKENS, BIAS,
+        )  # fmt: skip
         b_s = tl.where(m_n[None, :], b_s, float("-inf"))
         new_top = tl.maximum(top, tl.max(b_s, 1))
         kept = tl.exp2(top - new_top)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparda_core.facts import StepFacts
+from sparda_core.footprint import BIAS_BYTES
 from sparda_core.kernels.attend.splitting import CTAS_PER_SM, cut_lists
 from sparda_core.kernels.attend_dense.work import work as dense_work
 from sparda_core.kernels.counts import new_token_count, query_positions
@@ -13,7 +14,8 @@ _SMS = 132
 
 
 def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
-    """Two products for each (query head, visible token); keys and values read once for a whole group.
+    """Two products for each (query head, visible token); keys and values read once for a whole group, and the
+    bias of each token where the model has one.
 
     Visible are all tokens of the selected blocks but those after the query in its own block. In a prefill
     chunk `facts.selected` adds up the selections of all its queries; a chunk that selected nothing in
@@ -26,10 +28,12 @@ def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     ctas, launches = grid_of(facts, context, int(facts.selected[op.layer].max()))
     unseen = (spec.block - 1 - query_positions(facts) % spec.block).sum()
     tokens = selected * spec.block - float(unseen) * shape.kv_heads if selected else 0.0
+    bias = tokens if shape.token_bias else 0.0
     moved = 2.0 * new_token_count(facts) * shape.q_heads * shape.head_dim
     return Work(
-        flops=4.0 * tokens * shape.group * shape.head_dim,
-        hbm_bytes=2.0 * tokens * shape.head_dim * context.kv_bytes + moved * context.activation_bytes,
+        flops=4.0 * tokens * shape.group * shape.head_dim + bias * shape.group,
+        hbm_bytes=2.0 * tokens * shape.head_dim * context.kv_bytes + moved * context.activation_bytes
+        + bias * BIAS_BYTES,
         ctas=ctas, ctas_per_sm=CTAS_PER_SM if facts.new_tokens == 1 else 1, launches=launches,
     )  # fmt: skip
 

@@ -108,6 +108,7 @@ class CapacityPlan:
         return {
             "weights": int(footprint.weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)),
             "entries": self._entries(rows),
+            "token bias": footprint.bias_bytes(shape, spec, [max(n, spec.window) for n in rows]),
             "slots": slots * self._block(self.kv_bytes),
             "resident pages": self.device_blocks * self._block(self.kv_bytes),
             "scales": self.host_blocks * footprint.SCALE_BYTES if self.float8 else 0,

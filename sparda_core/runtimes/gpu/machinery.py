@@ -299,7 +299,8 @@ class Machinery:
         like = torch.empty(0, dtype=self.decoder.dtype, device=self.device)
         for layer in range(self.shape.layers):
             keys, values = (torch.from_numpy(kv[layer]).to(like) for kv in (snapshot.keys, snapshot.values))
-            self.tiers.load(place, layer, keys, values, 0)
+            bias = None if snapshot.bias is None else torch.from_numpy(snapshot.bias[layer]).to(self.device)
+            self.tiers.load(place, layer, keys, values, 0, bias)
         self.settle_row(place, snapshot.tokens, stale_from=0)
         self.commit({place: snapshot.tokens})
 

@@ -18,6 +18,8 @@ def first_of_tier(tier: LayerTier, places: int) -> LayerTier:
         host=None if tier.host is None else _pages(tier.host, places),
         slots=None if tier.slots is None else _slots(tier.slots, places),
         diff=None if tier.diff is None else _diff(tier.diff, places),
+        bias=None if tier.bias is None else tier.bias[:places],
+        means=None if tier.means is None else tier.means[:places],
         choice=Choice(blocks=tier.choice.blocks[:places], counts=tier.choice.counts[:places]),
     )  # fmt: skip
 

@@ -79,15 +79,23 @@ class CpuHalf:
         """The row's prompt has been read, up to `tokens` tokens."""
         self._seen[row] = tokens
 
-    def snapshot(self, row: int, tokens: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> RowSnapshot:
-        """A row's cache from K and V [Hk, tokens, D] of each layer; values of 16 bits are widened."""
+    def snapshot(
+        self, row: int, tokens: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        biases: Sequence[torch.Tensor | None],
+    ) -> RowSnapshot:  # fmt: skip
+        """A row's cache from K and V [Hk, tokens, D] and biases [Hk, tokens] of each layer; values of 16 bits are
+        widened.
+        """
         kept = []
         for layer in range(self._shape.layers):
             seen = self._queries.of(row, layer)
             empty = torch.empty(self._shape.q_heads, 0, self._shape.head_dim)
             kept.append((torch.cat(list(seen), dim=1) if seen else empty).numpy())
         keys, values = (np.stack([_wide(pair[i]).numpy() for pair in parts]) for i in (0, 1))
-        return RowSnapshot(tokens=tokens, keys=keys, values=values, queries=np.stack(kept))
+        known = [bias.cpu().numpy() for bias in biases if bias is not None]
+        return RowSnapshot(
+            tokens=tokens, keys=keys, values=values, queries=np.stack(kept), bias=np.stack(known) if known else None
+        )
 
     def adopt(self, row: int, snapshot: RowSnapshot) -> None:
         """See a snapshot as a prompt of two chunks: the tokens whose queries were kept, then the others."""

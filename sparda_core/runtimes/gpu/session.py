@@ -253,6 +253,7 @@ class GpuSession(LastStep):
         return ChosenAttention(
             bound=self._half.bound, selector=machinery.selector, spec=self.spec, row=row,
             query_of=machinery.decoder.query_of, entries=lambda layer: machinery.tiers.layers[layer].entries[place],
+            means=lambda layer: machinery.tiers.means(layer, place), forecast_lead=machinery.decoder.forecast_lead,
         )  # fmt: skip
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
@@ -327,8 +328,9 @@ class GpuSession(LastStep):
         self._check_row(row)
         place, tokens = self._place[row], self._lengths[row]
         with self._work():
-            parts = [self._machinery.tiers.read(place, layer, 0, tokens) for layer in range(self.shape.layers)]
-            return self._half.snapshot(row, tokens, parts)
+            tiers, layers = self._machinery.tiers, range(self.shape.layers)
+            parts = [tiers.read(place, layer, 0, tokens) for layer in layers]
+            return self._half.snapshot(row, tokens, parts, [tiers.read_bias(place, layer, tokens) for layer in layers])
 
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""

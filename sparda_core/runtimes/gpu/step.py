@@ -159,7 +159,7 @@ class DecodeStep:
             layer=target, source=source, unseen=0 if own else 1, spec=parts.spec, position=parts.rows.position,
             x=self._x, query=parts.decoder.query if own else None, forecast=forecast,
             key=parts.decoder.key if own else None, entries=tier.entries, query_of=parts.decoder.query_of,
-            scores=tier.scores, choice=tier.choice,
+            scores=tier.scores, choice=tier.choice, bias=tier.means,
         )  # fmt: skip
 
     def _embed(self, op: Op) -> None:
@@ -174,6 +174,9 @@ class DecodeStep:
             layer, entries=tier.entries, ring=tier.ring, spec=self._parts.spec,
             store=self._stores[layer] if self._fused(layer) else None,
         )  # fmt: skip
+        if tier.bias is not None:
+            assert tier.means is not None
+            self._parts.decoder.keep_bias(layer, tokens=tier.bias, means=tier.means, spec=self._parts.spec)
 
     def _entries(self, op: Op) -> None:
         self._parts.selector.observe(self._view(op.layer, op.layer))
@@ -227,11 +230,14 @@ class DecodeStep:
             assert tier.slots is not None
             assert tier.diff is not None
             # Not early: it comes behind a wait for the copies.
-            attend_slots(query, tier.slots.array, tier.diff.physical, tier.choice.counts, *given)
+            attend_slots(
+                query, tier.slots.array, tier.diff.physical, tier.choice.counts, *given, bias=tier.bias,
+                logical=tier.choice.blocks,
+            )  # fmt: skip
         elif parts.every:
-            attend_all(query, tier.device, *given, early=parts.early)
+            attend_all(query, tier.device, *given, early=parts.early, bias=tier.bias)
         else:
-            attend_pages(query, tier.device, tier.choice, *given, early=parts.early)
+            attend_pages(query, tier.device, tier.choice, *given, early=parts.early, bias=tier.bias)
 
     def _output(self, op: Op) -> None:
         self._parts.decoder.output(op.layer, self._parts.attention)

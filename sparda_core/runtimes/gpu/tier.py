@@ -43,6 +43,8 @@ class LayerTier:
     diff     what the last diff left
     scores   float32 [B, Hk, M], where a selector scores this layer's blocks
     choice   this layer's selection
+    bias     float32 [B, Hk, N], biases of this layer's tokens; None where the model has none
+    means    float32 [B, Hk, C], their means, one for each entry
     """
 
     entries: torch.Tensor
@@ -53,3 +55,5 @@ class LayerTier:
     diff: DeviceDiff | None
     scores: torch.Tensor
     choice: Choice
+    bias: torch.Tensor | None = None
+    means: torch.Tensor | None = None

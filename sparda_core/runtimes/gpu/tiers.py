@@ -15,6 +15,7 @@ import torch
 
 from sparda_core.device_view import Choice
 from sparda_core.errors import CapacityError, ConfigError, RowError
+from sparda_core.runtimes.gpu.bias_buffers import BiasBuffers
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from sparda_core.runtimes.gpu.entry_buffers import EntryBuffers
 from sparda_core.runtimes.gpu.host_tier import HostTier
@@ -55,6 +56,9 @@ class GpuTiers:
         plan, dtype, device = self.plan, self._dtype, self.device
         self.rows = new_rows(plan.places, device)
         self.entries = EntryBuffers(StoreSizes.of(plan, plan.shape.layers, dtype, device))
+        self.bias = None
+        if plan.shape.token_bias:
+            self.bias = BiasBuffers(StoreSizes.of(plan, plan.shape.layers, dtype, device))
         self.pages: PageStore | None = None
         if plan.resident_layers:
             memory = torch.empty(plan.device_parts()["resident pages"], dtype=torch.uint8, device=device)
@@ -85,12 +89,15 @@ class GpuTiers:
             host=host.pages.paged(at) if host is not None and offloaded else None,
             diff=host.slots.diff(at) if host is not None and offloaded else None,
             scores=self._scores, choice=Choice(blocks=self._blocks[layer], counts=self._counts[layer]),
+            bias=None if self.bias is None else self.bias.tokens[layer],
+            means=None if self.bias is None else self.bias.means[layer],
         )  # fmt: skip
 
     def allocated(self) -> dict[str, int]:
         """Bytes taken, by the names of the plan's parts; "host" is pinned memory."""
         state = self._blocks.nbytes + self._counts.nbytes + self._scores.nbytes
         taken = {"entries": self.entries.used_bytes, "slots": 0, "resident pages": 0, "scales": 0, "host": 0}
+        taken["token bias"] = 0 if self.bias is None else self.bias.used_bytes
         if self.pages is not None:
             taken["resident pages"], state = self.pages.memory_bytes, state + self.pages.table.nbytes
         if self.host is not None:
@@ -132,7 +139,7 @@ class GpuTiers:
         self._take(copy)
         for part in self._stores():
             part.fork(source, copy)
-        self.entries.copy(source, copy, tokens)
+        self._copy(source, copy, tokens)
         self._lengths[copy] = tokens
         self._sit_out(copy)
 
@@ -142,11 +149,16 @@ class GpuTiers:
         self._take(target)
         for part in self._stores():
             part.move(source, target)
-        self.entries.copy(source, target, tokens)
+        self._copy(source, target, tokens)
         for state in (self.rows.position, self.rows.token, self.rows.seed):
             state[target : target + 1].copy_(state[source : source + 1])
         self._lengths[target] = self._lengths.pop(source)
         self._sit_out(source)
+
+    def _copy(self, source: int, target: int, tokens: int) -> None:
+        self.entries.copy(source, target, tokens)
+        if self.bias is not None:
+            self.bias.copy(source, target, tokens)
 
     def crop(self, place: int, tokens: int) -> None:
         """Keep the first `tokens` tokens."""
@@ -218,8 +230,12 @@ class GpuTiers:
 
     # Content --------------------------------------------------------------------------------------
 
-    def load(self, place: int, layer: int, keys: torch.Tensor, values: torch.Tensor, start: int) -> None:
-        """Write K and V [Hk, n, D], on the device, of the tokens from `start` on, and the entries they complete.
+    def load(
+        self, place: int, layer: int, keys: torch.Tensor, values: torch.Tensor, start: int,
+        bias: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Write K and V [Hk, n, D], on the device, of the tokens from `start` on, and the entries they complete; their
+        biases [Hk, n] as well, where the model has them.
 
         The tokens must be reserved. When all layers are loaded: `refresh(place, length, stale_from=start)`, `commit`.
         """
@@ -230,6 +246,9 @@ class GpuTiers:
             assert self.host is not None
             self.host.write(layer - self.resident, place, keys, values, start)
         self.entries.extend(layer, place, keys, start)
+        if self.bias is not None:
+            assert bias is not None, "a model with a token bias gives one for every token"
+            self.bias.extend(layer, place, bias, start)
 
     def read(self, place: int, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V [Hk, stop - start, D] of some tokens, on the device; also of tokens not yet committed."""
@@ -238,6 +257,14 @@ class GpuTiers:
             return self.pages.read(layer, place, start, stop)
         assert self.host is not None
         return self.host.read(layer - self.resident, place, start, stop)
+
+    def read_bias(self, place: int, layer: int, stop: int) -> torch.Tensor | None:
+        """Biases [Hk, stop] of a row's first tokens, a view on the device; None where the model has none."""
+        return None if self.bias is None else self.bias.tokens[layer, place, :, :stop]
+
+    def means(self, layer: int, place: int) -> torch.Tensor | None:
+        """Means of a row's biases [Hk, C], a view on the device; None where the model has none."""
+        return None if self.bias is None else self.bias.means[layer, place]
 
     @property
     def used_bytes(self) -> dict[str, int]:

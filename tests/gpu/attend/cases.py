@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import torch
 
+from sparda_core.kernels.attend.bias import ListedBias
 from sparda_core.kernels.attend.reference import attend_blocks
 from sparda_core.shapes import BlockSpec
 from tests.gpu_env import DEVICE
@@ -37,6 +38,15 @@ class Rows:
     logical: list[list[list[int]]]
     places: list[list[list[int]]]
     dtype: torch.dtype
+    bias: torch.Tensor | None = None  # [B, Hk, N], float32, NaN beyond each row's tokens
+
+    def biased(self, seed: int) -> Rows:
+        """The same rows with a bias on every token."""
+        most = max(*self.positions, 0) + 1
+        bias = 3 * torch.randn(len(self.positions), self.heads, most, generator=generator(seed))
+        for row, position in enumerate(self.positions):
+            bias[row, :, position + 1 :] = NAN
+        return attrs.evolve(self, bias=bias)
 
     @property
     def heads(self) -> int:
@@ -53,7 +63,12 @@ class Rows:
                 for w, block in enumerate(chosen if position >= 0 else ()):
                     physical[row, head, 0, w] = self.places[row][head][block]
                     tokens[row, head, 0, w] = min(self.spec.block, position + 1 - block * self.spec.block)
-        return attend_blocks(self.q[:, :, None], self.array, physical, tokens)[:, :, 0]
+        bias = None
+        if self.bias is not None:
+            lists = self.table(width, as_places=False)[0].cpu()
+            every = torch.arange(width, dtype=torch.int32).expand(lists.shape) if everything else lists
+            bias = ListedBias(values=self.bias, rows=torch.arange(batch), blocks=every[:, :, None])
+        return attend_blocks(self.q[:, :, None], self.array, physical, tokens, bias)[:, :, 0]
 
     def table(self, width: int, *, as_places: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """(int32 [B, Hk, width] lists, int32 [B, Hk] counts) on the device; inactive rows hold rubbish."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,9 +37,14 @@ def _by_slots(rows: Rows, scratch: AttendScratch | None = None, **tuning: int | 
     out = widened(torch.full(rows.q.shape, NAN), rows.dtype)
     attend_slots(
         widened(rows.q, rows.dtype), widened(rows.array, rows.dtype), physical, counts, rows.position(), rows.spec, out,
-        scratch or _scratch(rows, blocks=width, **tuning),
+        scratch or _scratch(rows, blocks=width, **tuning), bias=_bias(rows),
+        logical=None if rows.bias is None else rows.table(width, as_places=False)[0],
     )  # fmt: skip
     return out
+
+
+def _bias(rows: Rows) -> torch.Tensor | None:
+    return None if rows.bias is None else widened(rows.bias, torch.float32)
 
 
 def _paged(rows: Rows, page_blocks: int, pages: int) -> Paged:
@@ -86,6 +92,46 @@ def test_blocks_groups_and_heads_of_any_size_are_right(
     spec = BlockSpec(block=block, window=8, stride=4, sink=1, local=1, budget=4)
     rows = make_rows(seed, positions, spec=spec, heads=1, group=group, width=width, dtype=torch.float32)
     assert relative_error(_by_slots(rows, splits=splits), rows.expected()) < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("block", "splits", "fused_up_to"), [(16, 1, 8), (16, 3, 1), (20, 3, 8), (128, 1, 8)])
+def test_a_bias_is_added_to_the_logits_of_its_tokens(
+    dtype: torch.dtype, block: int, splits: int, fused_up_to: int
+) -> None:
+    spec = BlockSpec(block=block, window=8, stride=4, sink=1, local=1, budget=4)
+    rows = make_rows(8, [150, -1, 0, 63], spec=spec, heads=2, group=2, width=32, dtype=dtype).biased(2)
+    got = _by_slots(rows, splits=splits, fused_up_to=fused_up_to)
+    assert relative_error(got, rows.expected()) < TOLERANCE[dtype]
+    assert (got[1] == 0).all()
+    assert relative_error(got, attrs.evolve(rows, bias=None).expected()) > 10 * TOLERANCE[dtype]
+
+
+def test_a_bias_lies_by_token_wherever_its_block_does() -> None:
+    rows = make_rows(9, [100, 15, -1], spec=SMALL, heads=2, group=2, width=32, dtype=torch.float32, page_blocks=3)
+    rows = rows.biased(4)
+    blocks, counts = rows.table(SMALL.budget, as_places=False)
+    q, paged, at = rows.q.to(rows.dtype).to(DEVICE), _paged(rows, 3, 9), rows.position()
+    out, choice = torch.full_like(q, NAN), Choice(blocks=blocks, counts=counts)
+    attend_pages(q, paged, choice, at, SMALL, out, _scratch(rows, blocks=SMALL.budget, splits=2), bias=_bias(rows))
+    assert relative_error(out, rows.expected()) < TOLERANCE[rows.dtype]
+    attend_all(q, paged, at, SMALL, out, _scratch(rows, blocks=27, splits=2), bias=_bias(rows))
+    assert relative_error(out, rows.expected(everything=True)) < TOLERANCE[rows.dtype]
+
+
+def test_a_bias_that_does_not_fit_is_refused() -> None:
+    rows = make_rows(9, [20], spec=SMALL, heads=1, group=2, width=32, dtype=torch.float32).biased(4)
+    physical, counts = rows.table(4, as_places=True)
+    q, bias = rows.q.to(rows.dtype).to(DEVICE), _bias(rows)
+    assert bias is not None
+    given = (q, rows.array.to(rows.dtype).to(DEVICE), physical, counts, rows.position(), SMALL, q)
+    scratch = _scratch(rows, blocks=4)
+    with pytest.raises(ConfigError, match="give the logical ids"):
+        attend_slots(*given, scratch, bias=bias)
+    with pytest.raises(ConfigError, match=r"bias is torch\.float16"):
+        attend_slots(*given, scratch, bias=bias.half(), logical=physical)
+    with pytest.raises(ConfigError, match="bias has shape"):
+        attend_slots(*given, scratch, bias=bias[:, :0], logical=physical)
 
 
 @pytest.mark.parametrize("page_blocks", [1, 3])

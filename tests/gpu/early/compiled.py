@@ -24,7 +24,7 @@ import sparda_core.kernels.device as device_module
 from sparda_core.device_view import Choice
 from sparda_core.kernels.append.gpu import append_tokens, rotate, rotate_append
 from sparda_core.kernels.append.store import FusedHeads, Store
-from sparda_core.kernels.attend.gpu import attend_pages, attend_scratch
+from sparda_core.kernels.attend.gpu import attend_pages, attend_scratch, attend_slots
 from sparda_core.kernels.attend.splitting import Tuning
 from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots
 from sparda_core.kernels.gate.gpu import silu_gate
@@ -37,8 +37,10 @@ from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
 from sparda_core.kernels.score_proxy.gpu import project_query
 from sparda_core.kernels.score_query.gpu import query_block_scores, query_scratch
 from sparda_core.kernels.score_uniform.gpu import uniform_block_scores
+from sparda_core.kernels.shortlist.gpu import shortlist_scores
 from sparda_core.kernels.step.gpu import advance, embed_tokens
 from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
+from sparda_core.kernels.token_bias.gpu import keep_bias
 from sparda_core.shapes import BlockSpec
 
 B, HQ, HK, D, TOKENS, HIDDEN = 3, 32, 2, 128, 4096, 4096
@@ -151,6 +153,28 @@ def attend(early: int) -> None:
     attend_pages(q, paged, choice, ints(1), SPEC, out, scratch, early=early)
 
 
+def nosa(early: int) -> None:
+    """A token's bias, the two-stage choice of either lead, and attention that adds the bias."""
+    tokens, means = torch.zeros(B, HK, TOKENS), torch.zeros(B, HK, SPEC.entry_count(TOKENS))
+    keep_bias(
+        real(B, HK, D), real(HK), real(HK, HK * D), ints(B), tokens=tokens, means=means, spec=SPEC, early=early
+    )
+    shortlist_scores(torch.zeros(B, HK, TOKENS // 64), means, ints(B), SPEC, 1, keep=41, early=early)
+    scratch = attend_scratch(
+        places=B, q_heads=HQ, kv_heads=HK, head_dim=D, blocks=96, block=64, dtype=DTYPE, device=torch.device("cpu")
+    )
+    paged = Paged(array=real(16, 2, 64, D), table=ints(B, HK, TOKENS // 64), page_blocks=1)
+    choice = Choice(blocks=ints(B, HK, 96), counts=ints(B, HK))
+    attend_pages(
+        real(B, HQ, D), paged, choice, ints(B), SPEC, real(B, HQ, D), attrs.evolve(scratch, early=early > 0),
+        early=early, bias=tokens,
+    )  # fmt: skip
+    attend_slots(
+        real(B, HQ, D), paged.array, choice.blocks, choice.counts, ints(B), SPEC, real(B, HQ, D), scratch, early=early,
+        bias=tokens, logical=choice.blocks,
+    )  # fmt: skip
+
+
 def compiled(arch: int, early: int) -> list[dict[str, Any]]:
     """What the launches above compile to."""
     found: list[dict[str, Any]] = []
@@ -165,7 +189,7 @@ def compiled(arch: int, early: int) -> list[dict[str, Any]]:
     driver.set_active(NoDriver(arch))
     JITFunction.run = compile_only
     device_module.INTERPRETED = True  # tensors may lie on the CPU: nobody reads them
-    for part in (append, small, score, select, attend):
+    for part in (append, small, score, select, attend, nosa):
         part(early)
     return found
 

@@ -36,6 +36,8 @@ OLD = {
     "_project_kernel": {"position"},
     "_uniform_kernel": {"position"},
     "_list_kernel": {"position"},
+    "_keep_bias_kernel": {"position", "delta", "scale"},
+    "_shortlist_kernel": {"position"},
     "_play_kernel": {"position", "trace", "counter", "steps", "column"},
     "_diff_kernel": {"position"},
     "_quantise_kernel": {"position"},
@@ -113,7 +115,7 @@ def test_a_gpu_that_cannot_start_early_is_not_asked_to() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["resident", "offload-sync", "offload-prefetch"])
-@pytest.mark.parametrize("selector", ["query", "infinigen", "forecast", "window", "random", "dense"])
+@pytest.mark.parametrize("selector", ["query", "infinigen", "forecast", "window", "random", "dense", "nosa"])
 def test_the_compute_lane_waits_for_copies_before_attention_of_offloaded_layers_alone(
     selector: str, runtime: str
 ) -> None:

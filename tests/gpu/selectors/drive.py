@@ -80,16 +80,20 @@ class DeviceDrive:
             found[[i for i, at in enumerate(positions) if at < 0]] = NAN
             return found.to(DEVICE, torch.float32)
 
-        entries = torch.full((batch, SHAPE.kv_heads, self.world.entries.shape[3] + 2, HEAD_DIM), NAN, device=DEVICE)
+        capacity = self.world.entries.shape[3] + 2
+        entries = torch.full((batch, SHAPE.kv_heads, capacity, HEAD_DIM), NAN, device=DEVICE)
+        means = torch.full((batch, SHAPE.kv_heads, capacity), NAN, device=DEVICE)
         for i, (text, at) in enumerate(zip(texts, positions, strict=True)):
             count = self.world.spec.entry_count(max(0, at + 1 - lead))
             entries[i, :, :count] = self.world.entries[text, layer, :, :count].to(entries)
+            means[i, :, :count] = self.world.means[text, layer, :, :count, 0].to(means)
         x = gather(self.world.x[:, source])
         return DeviceView(
             layer=layer, source=source, unseen=lead, spec=self.world.spec, position=position, x=x,
             query=_query_of(layer, x) if own else None, forecast=gather(self.world.forecasts[:, layer]),
             key=gather(self.world.keys[:, layer]) if own else None, entries=entries, query_of=_query_of,
             scores=self._scores[:batch], choice=Choice(blocks=self._blocks[:batch], counts=self._counts[:batch]),
+            bias=means,
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from sparda_core.selectors.device import scored
 from sparda_core.selectors.device.replay import Replaced
 from sparda_core.selectors.forecast import Forecast
 from sparda_core.selectors.infinigen import PROXY, InfiniGen
+from sparda_core.selectors.nosa import SHORTLIST, Nosa, NosaForecast
 from sparda_core.selectors.query import Query
 from sparda_core.selectors.recording import Recording
 from sparda_core.selectors.replay import Replay
@@ -54,6 +55,8 @@ METHODS = [
     pytest.param(InfiniGen(scoring="token", channels=None), 1, id="token-all"),
     pytest.param(InfiniGen(scoring="entry-raw"), 1, id="entry-raw"),
     pytest.param(InfiniGen(scoring="entry-softmax"), 1, id="entry-softmax"),
+    pytest.param(Nosa(select_blocks=2), 0, id="nosa"),
+    pytest.param(NosaForecast(select_blocks=2), 1, id="nosa-forecast"),
     pytest.param(Window(), 0, id="window"),
     pytest.param(Uniform(seed=2**62 + 5), 1, id="random"),
     pytest.param(Forecast(lead=2), 2, id="forecast-2"),
@@ -219,6 +222,9 @@ def test_what_a_half_cannot_do_is_refused() -> None:
     for selector in (Query(), Window()):
         with pytest.raises(PlanError, match="not bound"):
             selector.bind_device(room).run(PROXY, view)
+    view.bias = None
+    with pytest.raises(PlanError, match="layer 1 shows no token bias"):
+        Nosa().bind_device(room).run(SHORTLIST, view)
     tokens = InfiniGen(channels=3)
     cpu, early = Drive(tokens, world), DeviceDrive(tokens, world, places=1)
     cpu.prefill(0, 20)

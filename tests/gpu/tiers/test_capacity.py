@@ -16,7 +16,7 @@ from sparda_core.facts import StepFacts
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
 from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.selectors.forecast import Forecast
-from sparda_core.shapes import BlockSpec, named_shape
+from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.simulator.memory import memory_need
 from sparda_core.simulator.profile_file import load_profile
 from sparda_core.work import WorkContext
@@ -46,22 +46,24 @@ def test_twenty_eight_rows_of_128k_and_a_thousand_more_tokens_fit_a_host_of_128_
     assert half.device_parts()["scales"] == store.host_blocks * 8
 
 
-def test_the_plan_and_the_simulator_count_the_same_where_they_mean_the_same() -> None:
+@pytest.mark.parametrize("shape", [SHAPE, named_shape("nosa-8b")], ids=lambda shape: shape.name)
+def test_the_plan_and_the_simulator_count_the_same_where_they_mean_the_same(shape: ModelShape) -> None:
     for host_width in (1, 2):
-        ours = plan(host_kv_bytes=host_width, slots=200)
+        ours = plan(host_kv_bytes=host_width, slots=200, shape=shape)
         runtime, selector = OffloadPrefetch(slots=200), Forecast()
-        steps = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
+        steps = runtime.decode_plan(shape=shape, spec=SPEC, selector=selector)
         none = [[[0] * 2] * 16] * 32
         facts = StepFacts(
             new_tokens=1, budget=96, slots=200, active=[True] * 16, lengths=[131072] * 16, selected=none,
             misses=none, opened=none, late=none, wasted=none,
         )  # fmt: skip
-        context = WorkContext(shape=SHAPE, spec=SPEC, forecast=True, host_kv_bytes=host_width)
+        context = WorkContext(shape=shape, spec=SPEC, forecast=True, host_kv_bytes=host_width)
         need, parts = memory_need(steps, facts, context, load_profile("h200")), ours.device_parts()
         assert parts["weights"] == need.weights
         assert parts["slots"] == need.pools
         assert parts["resident pages"] == need.resident
         assert parts["scales"] == need.scales
+        assert parts["token bias"] == need.bias == (16 * 64 * (131072 + 8191) * 4 if shape.token_bias else 0)
         assert parts["reserved"] == need.reserved
         assert ours.host_bytes == need.host
         assert parts["entries"] == pytest.approx(need.entries, rel=0.01)  # ours count the newest keys too
