@@ -15,13 +15,13 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-from sparda_core.distill.backbone import attend_dense, row_rotation
+from sparda_core.distill.backbone import attend_dense
 from sparda_core.distill.checkpoint import Checkpoint, identity, read_checkpoint, write_checkpoint
 from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.history import History, Step
-from sparda_core.distill.objectives import make_objective
-from sparda_core.distill.own_states import OwnStates
+from sparda_core.distill.lesson import LayerLesson
 from sparda_core.distill.rows import Corpus, Draw, Row, Rows
+from sparda_core.distill.selected import Selection
 from sparda_core.distill.train import Habits
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
@@ -110,15 +110,15 @@ def token_losses(
     sparse  whether tokens from config.first_position on attend to what their queries select, or all to all before
     """
     ids = ids_T.to(decoder.device)
+    if decoder.device.type != "cpu":
+        decoder.rotary.grow(max(lengths))
     positions = torch.cat([torch.arange(n, device=ids.device) for n in lengths])
-    turn, x = row_rotation(decoder, lengths), decoder.embed(ids[None])
-    by_query = make_objective(attrs.evolve(config, objective="block", teacher="coarse"), decoder.dtype)
-    states = OwnStates(
-        decoder=decoder, weights=(), lead=1, spec=config.spec, first=config.first_position,
-        chunk_bytes=config.chunk_mib * 2**20, teacher=by_query,
-    )  # fmt: skip
+    turn, x = decoder.rotation(positions[None]), decoder.embed(ids[None])
+    selection = Selection(
+        decoder=decoder, spec=config.spec, first=config.first_position, chunk_bytes=config.chunk_mib * 2**20
+    )
     for layer in range(decoder.shape.layers):
-        x = _kept(_layer, decoder, layer, x, turn, tuple(lengths), states if sparse else None)
+        x = _kept(_layer, decoder, layer, x, turn, tuple(lengths), selection if sparse else None)
     follows = positions > 0
     known, targets = x[0, :-1][follows[1:]], ids[1:][follows[1:]]
     parts = [
@@ -135,13 +135,13 @@ def _kept(function: object, *given: object) -> torch.Tensor:
 
 
 def _layer(
-    decoder: Decoder, layer: int, x: torch.Tensor, turn: Rotation, lengths: tuple[int, ...], states: OwnStates | None
+    decoder: Decoder, layer: int, x: torch.Tensor, turn: Rotation, lengths: tuple[int, ...], selection: Selection | None
 ) -> torch.Tensor:
     p = decoder.project(layer, x, turn)
-    if states is None:
+    if selection is None:
         attention = attend_dense(p, lengths, decoder.shape.group)
     else:
-        attention = states.mixed(layer, p, p.x_norm[0].detach(), lengths)
+        attention = selection.attend(layer, p, p.x_norm[0].detach(), lengths, lambda _: LayerLesson.teacher)
     return decoder.mlp(layer, decoder.output(layer, x, attention))
 
 
