@@ -61,6 +61,7 @@ class Case:
     runtime: str
     pool: Mapping[str, Any] = attrs.field(factory=dict)
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    chosen: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 CASES = (
@@ -70,6 +71,7 @@ CASES = (
     Case(selector="query", runtime="offload-sync"),
     Case(selector="infinigen", runtime=PREFETCH, pool={"policy": "score", "slots": 6}),
     Case(selector="window", runtime="offload-sync"),
+    Case(selector="nosa", runtime="offload-sync", chosen={"select_blocks": 2}),
     Case(selector="dense", runtime="resident"),
     Case(selector="random", runtime="offload-sync", options={"temperature": 0.8, "top_p": 0.9}),
 )
@@ -101,25 +103,30 @@ def every_kernel() -> Iterator[str]:
                 yield f"{module.__name__}.{name}"
 
 
-def snapshot(tokens: int, seed: int) -> RowSnapshot:
-    """A row of random keys, values and queries: no prompt has to be read."""
+def snapshot(tokens: int, seed: int, *, biased: bool = False) -> RowSnapshot:
+    """A row of random keys, values, queries and biases: no prompt has to be read."""
     draw = np.random.default_rng(seed)
 
     def some(heads: int) -> Any:
         return draw.standard_normal((ODD.layers, heads, tokens, ODD.head_dim)).astype(np.float32)
 
-    return RowSnapshot(tokens=tokens, keys=some(ODD.kv_heads), values=some(ODD.kv_heads), queries=some(ODD.q_heads))
+    return RowSnapshot(
+        tokens=tokens, keys=some(ODD.kv_heads), values=some(ODD.kv_heads), queries=some(ODD.q_heads),
+        bias=some(ODD.kv_heads)[..., 0] if biased else None,
+    )  # fmt: skip
 
 
 def decode(
     selector: Selector, runtime: str, lengths: tuple[int, ...], spec: BlockSpec, pool: Mapping[str, Any], **options: Any
 ) -> None:  # fmt: skip
     """A few eager steps of rows that long; the last row sits one out."""
+    biased = "token_bias" in selector.needs
+    model = tiny_model(attrs.evolve(ODD, token_bias=biased), seed=3, dtype=DTYPE, device=DEVICE)
     with GpuSession(
-        tiny_model(ODD, seed=3, dtype=DTYPE, device=DEVICE), runtime=RUNTIMES.make(runtime, **pool), selector=selector,
-        spec=spec, options=GpuOptions.of(places=len(lengths) + 1, tokens=128, page_blocks=2, graph=False, **options),
+        model, runtime=RUNTIMES.make(runtime, **pool), selector=selector, spec=spec,
+        options=GpuOptions.of(places=len(lengths) + 1, tokens=128, page_blocks=2, graph=False, **options),
     ) as session:  # fmt: skip
-        rows = [session.adopt(snapshot(length, seed)) for seed, length in enumerate(lengths)]
+        rows = [session.adopt(snapshot(length, seed, biased=biased)) for seed, length in enumerate(lengths)]
         session.run(1, dict.fromkeys(rows, 3))
         session.decode(dict.fromkeys(rows[:-1], 5) if len(rows) > 1 else {rows[0]: 5})
         session.run(STEPS)
@@ -161,7 +168,7 @@ def main() -> int:
     names = launched()
     for case in CASES:
         spec = SPEC.with_budget(8) if case.selector == "dense" else SPEC
-        decode(SELECTORS.make(case.selector), case.runtime, LENGTHS, spec, case.pool, **case.options)
+        decode(SELECTORS.make(case.selector, **case.chosen), case.runtime, LENGTHS, spec, case.pool, **case.options)
     trace()
     many_pieces()
     known = set(every_kernel())

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--context", type=POSITIVE, metavar="TOKENS", help="most tokens of a row (default: the shape's own context)"
     )
-    load.add_argument("--dtype", choices=tuple(DTYPES), default="bf16", help="of weights, keys and values")
+    load.add_argument("--dtype", choices=tuple(DTYPES), default="bfloat16", help="of weights, keys and values")
     memory = parser.add_argument_group("memory")
     memory.add_argument(
         "--profile", metavar="NAME|FILE", help="a GPU whose device and host memory it must fit (`sparda profile list`)"
@@ -101,7 +101,7 @@ def judge(args: argparse.Namespace) -> Verdict:
     """The plan of parsed options, held against the memory that they name."""
     pair, room = _pair(args, args.runtime), _room(args)
     options = {"places": args.batch, "tokens": args.context, **gpu_options(args)}
-    _, width = DTYPES[args.dtype]
+    width = DTYPES[args.dtype]
     plan = pair.capacity(value_bytes=width, check=False, **options)
     known = room.device_bytes is not None or room.host_bytes is not None
     holds = room.holds(plan)

@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true",
         help="2 windows, the last 512 positions of each, budgets 8, 16, 32, few task prompts: minutes on two cores",
     )
+    parser.add_argument(
+        "--show", type=Path, metavar="DIR", help="measure nothing: tables and figures of the results in this folder"
+    )
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--methods", nargs="+", default=list(DEFAULT), metavar="NAME",
@@ -120,21 +123,21 @@ def config_of(args: argparse.Namespace) -> StudyConfig:
 
 def run(args: argparse.Namespace) -> int:
     """Measure what the folder does not hold yet, then report; an interruption keeps what is finished."""
-    config = config_of(args)
-    parse_methods(  # refused now rather than after the model is loaded; labels are told apart below
-        [name for name in args.methods if not name.startswith("forecast")] or ["query"], spec=config.spec, forecasts={}
-    )
-    check_folder(args.out)
     if args.plot:
         from sparda_core.bench.plots import require_matplotlib
 
         require_matplotlib()
+    folder = args.out if args.show is None else args.show
+    if args.show is None:
+        report = _measured(args)
+    else:
+        from sparda_core.evaluate.study.report import read_report
 
-    report = measure(args, config)
+        report = read_report(folder)
     if args.plot:
         from sparda_core.bench.study_plots import plot_study
 
-        plot_study(report, args.out)
+        plot_study(report, folder)
     if args.json:
         from sparda_core.evaluate.study.report import as_document
 
@@ -142,8 +145,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         from sparda_core.cli.evaluate_tables import show_study
 
-        show_study(report, args.out)
+        show_study(report, folder)
     return 0
+
+
+def _measured(args: argparse.Namespace) -> Report:
+    config = config_of(args)
+    parse_methods(  # refused now rather than after the model is loaded; labels are told apart below
+        [name for name in args.methods if not name.startswith("forecast")] or ["query"], spec=config.spec, forecasts={}
+    )
+    check_folder(args.out)
+    return measure(args, config)
 
 
 def measure(args: argparse.Namespace, config: StudyConfig) -> Report:

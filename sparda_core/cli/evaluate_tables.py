@@ -34,7 +34,9 @@ def show_study(report: Report, folder: Path) -> None:
     _table(report, "kl", "The same as a ratio to query-driven selection's", against="query")
     _table(report, "kl", "The same as a ratio to InfiniGen's on tokens", against="infinigen-token")
     _table(report, "agreement", "Share of positions with the dense model's likeliest next token")
-    _table(report, "nll", "Loss of the true next token, nats (perplexity is its exponential)")
+    dense = _cell(report.find("perplexity", "dense", 0), 2)
+    _table(report, "perplexity", f"Perplexity along the sparse path; dense {dense}", digits=2)
+    _table(report, "perplexity", "The same as a ratio to a sliding window's of equal budget", against="window")
     _misses(report)
     _tasks(report)
     if not report.documents:
@@ -52,20 +54,19 @@ def _methods(report: Report) -> None:
 
 
 def _table(
-    report: Report, metric: str, title: str, *, against: str = "", digits: int = 3, chance: bool = False,
-    detail: str = "",
-) -> None:  # fmt: skip
-    budgets = report.budgets(metric, detail)
+    report: Report, metric: str, title: str, *, against: str = "", digits: int = 3, chance: bool = False
+) -> None:
+    budgets = [budget for budget in report.budgets(metric) if budget]  # 0 is the dense model's
     rows = [
-        (name, *(_cell(report.find(metric, name, b, against=against, detail=detail), digits) for b in budgets))
-        for name in report.names(metric, detail)
-        if any(report.find(metric, name, b, against=against, detail=detail) for b in budgets if b)
+        (name, *(_cell(report.find(metric, name, b, against=against), digits) for b in budgets))
+        for name in report.names(metric)
+        if any(report.find(metric, name, b, against=against) for b in budgets)
     ]
     if not rows:
         return
     if chance:
         rows.append(("chance", *(f"{report.chance[b]:.{digits}f}" for b in budgets)))
-    columns = ("method", *(f"budget {b}" if b else "dense" for b in budgets))
+    columns = ("method", *(f"budget {b}" for b in budgets))
     show_table(title, columns, rows)
 
 
@@ -82,11 +83,19 @@ def _misses(report: Report) -> None:
 
 
 def _tasks(report: Report) -> None:
-    for task in dict.fromkeys(f.detail for f in report.figures if f.metric == "task_exact"):
-        for metric, what in (("exact", "answers given exactly"), ("accuracy", "tokens right"), ("nll", "nats a token")):
-            name = f"task_{metric}"
-            dense = report.find(name, "dense", 0, detail=task)
-            _table(report, name, f"Task {task}: {what}; dense {_cell(dense, 2)}", detail=task, digits=2)
+    tasks = list(dict.fromkeys(f.detail for f in report.figures if f.metric == "task_exact"))
+    budgets = sorted({f.budget for f in report.figures if f.metric == "task_exact"})
+    whats = (("exact", "answered exactly"), ("accuracy", "tokens right"), ("nll", "nats an answer token"))
+    for metric, what in whats if tasks else ():
+        name = f"task_{metric}"
+        lines = [(b, m) for b in budgets for m in dict.fromkeys(x for t in tasks for x in report.names(name, t))]
+        rows = [
+            (method, budget or None, *(_cell(report.find(name, method, budget, detail=task), 2) for task in tasks))
+            for budget, method in lines
+            if any(report.find(name, method, budget, detail=task) for task in tasks)
+        ]
+        tokens = report.study["config"]["task_tokens"]
+        show_table(f"Tasks of {tokens} tokens: {what}", ("method", "budget", *tasks), rows)
 
 
 def _cell(figure: Figure | None, digits: int, *, short: bool = False) -> str:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     found = read(args)
     tokenizer = tokenizer_of(found)
     ids = fit_tokens(
-        tokenizer.encode(text), room=args.max_new_tokens, context=found.shape.context, most=args.max_tokens
+        tokenizer.prompt(text), room=args.max_new_tokens, context=found.shape.context, most=args.max_tokens
     )
     model, pair, memory = place(
         args, found, tokens=len(ids) + args.max_new_tokens, link_bytes_per_s=link_bytes_per_s(args)

@@ -14,8 +14,8 @@ from sparda_core.simulator.gpu import GpuProfile
 GIB = 1 << 30
 KIB = 1 << 10
 EARLY = (0, 1, 2)
-#: Types of weights, keys and values on a GPU: torch's name, and bytes of a value.
-DTYPES = {"bf16": ("bfloat16", 2), "fp16": ("float16", 2), "fp32": ("float32", 4)}
+#: Types of weights, keys and values on a GPU, by torch's name: bytes of a value.
+DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 OF_A_CPU = "--threads and --link-gb-s are of a CPU; leave them out with --device cuda"
 #: Option -> (field of GpuOptions, what one unit of it is there).
 FIELDS = {
@@ -48,12 +48,13 @@ def add_gpu_memory(group: argparse._ActionsContainer) -> None:
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """All options of a session with --device cuda."""
     group = parser.add_argument_group("on a GPU (--device cuda)")
+    group.add_argument(
+        "--dtype", choices=tuple(DTYPES),
+        help="of weights, keys and values there (default: float32, in which greedy text is that of a CPU)",
+    )  # fmt: skip
     group.add_argument("--places", type=POSITIVE, metavar="ROWS", help="rows that memory is taken for (default: 1)")
     group.add_argument(
         "--row-tokens", type=POSITIVE, metavar="TOKENS", help="most tokens of a row (default: what this run needs)"
-    )
-    group.add_argument(
-        "--dtype", choices=tuple(DTYPES), help="of weights, keys and values (default: fp32, as on a CPU)"
     )
     add_gpu_memory(group)
     group.add_argument(
@@ -94,8 +95,7 @@ def gpu_options(args: argparse.Namespace) -> dict[str, Any]:
 def check_cpu(args: argparse.Namespace) -> None:
     """Raise ConfigError where an option of a GPU session was given without one."""
     words = {**{name: getattr(args, name, None) for name in FIELDS}, "engine": getattr(args, "gpu_engine", None)}
-    words["dtype"] = getattr(args, "dtype", None)
-    words["no_graph"] = getattr(args, "no_graph", False) or None
+    words |= {"no_graph": getattr(args, "no_graph", False) or None, "dtype": getattr(args, "dtype", None)}
     given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value is not None]
     if given:
         raise ConfigError(f"{', '.join(given)}: of a GPU session; add --device cuda, or leave out")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from sparda_core.cli.gpu_options import DTYPES, check_cpu, check_gpu, gpu_options
+from sparda_core.cli.gpu_options import check_cpu, check_gpu, gpu_options
 from sparda_core.cli.running import combine, method
 from sparda_core.cli.screen import console
 
@@ -28,7 +28,7 @@ def read(args: argparse.Namespace) -> ReadModel:
     check_device(args.device)
     (check_cpu if args.device == "cpu" else check_gpu)(args)
     with console(sys.stderr).status(f"loading {args.model}"):
-        return read_model(args.model, forecast=args.forecast, dtype=getattr(torch, DTYPES[args.dtype or "fp32"][0]))
+        return read_model(args.model, forecast=args.forecast, dtype=getattr(torch, args.dtype or "float32"))
 
 
 def place(
@@ -45,8 +45,8 @@ def place(
     from sparda_core.compose import compose
 
     options = {"tokens": tokens, **gpu_options(args)}
-    asked = compose(model.shape, args.selector, args.runtime, **method(args, model.config), **options)
-    plan = asked.capacity(value_bytes=model.dtype.itemsize)
+    asked = compose(model, args.selector, args.runtime, **method(args, model.config), **options)
+    plan = asked.capacity()
     sys.stderr.write(f"{plan.as_line()}\n")
     there = model.on(args.device)
     pair = combine(args, there, **cpu_options)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.decoder import Decoder, Projections, Visit
+from sparda_core.models.rotary import Rotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +35,16 @@ def layer_at_hand(decoder: Decoder, layer: int) -> Iterator[None]:
         yield
 
 
+def row_rotation(decoder: Decoder, lengths: Sequence[int]) -> Rotation:
+    """Rotation of every token of a row, for [1, T, heads, D]; positions start anew with every document.
+
+    Frequencies may depend on the length of the text: all documents of a row turn as the longest one.
+    """
+    if decoder.device.type != "cpu":
+        decoder.rotary.grow(max(lengths))
+    return decoder.rotation(torch.cat([torch.arange(n, device=decoder.device) for n in lengths])[None])
+
+
 #: (layer, its projections, lengths of the documents) -> attention [1, Hq, T, D].
 Attend = Callable[[int, Projections, Sequence[int]], torch.Tensor]
 
@@ -49,12 +61,9 @@ def read_row(
 
     What comes after the last layer's projections is not computed: nobody looks at it.
     """
-    positions_T = torch.cat([torch.arange(n, device=ids_T.device) for n in lengths])
-    if ids_T.device.type != "cpu":
-        decoder.rotary.grow(max(lengths))
     layers = decoder.shape.layers
     with torch.no_grad():
-        turn = decoder.rotation(positions_T[None])
+        turn = row_rotation(decoder, lengths)
         x = decoder.embed(ids_T[None])
         for layer in range(layers):
             with layer_at_hand(decoder, layer):
@@ -62,16 +71,19 @@ def read_row(
                 visit(layer, p)
                 if layer < layers - 1:
                     group = decoder.shape.group
-                    attention = _attend(p, lengths, group) if attend is None else attend(layer, p, lengths)
+                    attention = attend_dense(p, lengths, group) if attend is None else attend(layer, p, lengths)
                     x = decoder.mlp(layer, decoder.output(layer, x, attention))
 
 
-def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
+def attend_dense(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
     """Causal attention within each document, [1, Hq, T, D]."""
     parts, start = [], 0
     for length in lengths:
         stop = start + length
-        k, v = (t[:, :, start:stop].repeat_interleave(group, dim=1) for t in (p.k, p.v))
-        parts.append(F.scaled_dot_product_attention(p.q[:, :, start:stop], k, v, is_causal=True))
+        known = None if p.bias is None else p.bias[:, :, start:stop]
+        folded = fold_bias(p.q[:, :, start:stop], p.k[:, :, start:stop], p.v[:, :, start:stop], known)
+        k, v = (t.repeat_interleave(group, dim=1) for t in (folded.keys, folded.values))
+        mixed = F.scaled_dot_product_attention(folded.query, k, v, is_causal=True, scale=folded.scale)
+        parts.append(folded.cut(mixed))
         start = stop
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)

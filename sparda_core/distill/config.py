@@ -20,7 +20,7 @@ REFERENCE = "reference"
 REFERENCE_RUN: Mapping[str, Any] = {
     "objective": REFERENCE, "teacher": "fine", "init": "random", "lr": 5e-4, "schedule": "constant", "warmup": 0,
     "steps": 2000, "batch": 32, "clip": 0.5, "weight_decay": 0.01, "eps": 1e-6, "seed": 42, "first_position": 0,
-    "documents": "joined",
+    "documents": "joined", "states": "teacher",
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ class TrainConfig:
     weight_decay, eps  AdamW's; its betas are 0.9 and 0.95
     lead            layers between a Forecast and the layer that it is for; the first ones forecast for themselves
     states          hidden states follow "dense" attention, or "forecast": from first_position on, what the Forecast
-                    as it stands selects at the spec's budget (on-policy; own_states.py)
+                    as it stands selects at the spec's budget (on-policy; own_states.py), or "teacher": what it selects
     seed            decides rows, positions and a random init
     init            "query-mean": mean over each group of the forecast layer's own query rows; or "random"
     chunk_mib       memory for scores of teacher and student: as many queries at once as fit; no result depends on it
@@ -73,7 +73,7 @@ class TrainConfig:
     weight_decay: float = attrs.field(default=0.0, validator=_at_least(0))
     eps: float = attrs.field(default=1e-8, validator=_at_least(0))
     lead: int = attrs.field(default=1, validator=_at_least(1))
-    states: str = attrs.field(default="dense", validator=attrs.validators.in_(("dense", "forecast")))
+    states: str = attrs.field(default="dense", validator=attrs.validators.in_(("dense", "forecast", "teacher")))
     seed: int = attrs.field(default=0, validator=_at_least(0))
     init: str = attrs.field(default="query-mean", validator=attrs.validators.in_(INITS))
     chunk_mib: int = attrs.field(default=256, validator=_at_least(1))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import torch
 
-from sparda_core.distill.backbone import Attend, read_row
+from sparda_core.distill.backbone import Attend, read_row, row_rotation
 from sparda_core.distill.scores import (
     entries_of,
     forecast_entry_scores,
@@ -102,6 +102,7 @@ def _places(
 ) -> list[_Place]:
     """Documents that any query lies in."""
     found, start, at = [], 0, 0
+    turn = row_rotation(decoder, lengths)  # as the row's own queries and keys
     for length in lengths:
         stop = start + length
         end = at + int(((positions_Q >= start) & (positions_Q < stop)).sum())
@@ -115,7 +116,7 @@ def _places(
                     positions=within,
                     visible=visible_entries(within, spec.entry_count(length), spec),
                     free=free_blocks(within, spec.block_count(length), spec),
-                    turn=decoder.rotation(within[None]),
+                    turn=Rotation(turn.cos[:, positions_Q[at:end]], turn.sin[:, positions_Q[at:end]]),
                 )
             )
         start, at = stop, end

@@ -11,7 +11,7 @@ import attrs
 
 from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.learn import query_bytes
-from sparda_core.distill.own_states import FORECAST
+from sparda_core.distill.own_states import DENSE
 from sparda_core.distill.teachers import Grid
 from sparda_core.shapes import ModelShape
 
@@ -66,7 +66,7 @@ def plan_memory(
     project = value_bytes * tokens * (q_width + 2 * k_width) + 3 * _WIDE * tokens * (q_width + k_width)
     attend = value_bytes * tokens * (2 * q_width + 2 * k_width + 3 * q_width)
     feed = value_bytes * tokens * 4 * shape.ffn
-    if config.states == FORECAST:  # inputs of `lead` layers, keys in float32, and logits of a chunk of queries
+    if config.states != DENSE:  # inputs of `lead` layers, keys in float32, and logits of a chunk of queries
         inputs, keys = value_bytes * config.lead * stream, _WIDE * k_width * (tokens + entries)
         attend += inputs + keys + min(config.chunk_mib * 2**20, 3 * value_bytes * shape.q_heads * tokens**2)
     activations = value_bytes * 3 * stream + max(project, attend, feed)

@@ -31,6 +31,8 @@ _TINY = 1e-30
 Loss = Callable[[torch.Tensor, LayerLesson, Teacher], torch.Tensor]
 #: A part of a lesson and its forecast heads [G, Q, D] -> the sum of the loss over heads and queries.
 PartLoss = Callable[[LayerLesson, torch.Tensor], torch.Tensor]
+#: A part of a lesson -> block scores [G, Q, N].
+BlockScores = Callable[[LayerLesson], torch.Tensor]
 
 
 class Objective(Protocol):
@@ -40,6 +42,9 @@ class Objective(Protocol):
 
     def bind(self, lesson: LayerLesson) -> PartLoss:
         """Make once what all queries of a layer share."""
+
+    def selection(self, lesson: LayerLesson) -> BlockScores:
+        """By what the teacher selects blocks of this layer."""
 
 
 def divergence(target: torch.Tensor, score: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
@@ -109,6 +114,10 @@ class CleanObjective:
         """The teacher's keys are averaged once for all queries."""
         teacher = Teacher.of(lesson, self.grid)
         return lambda part, forecast_GQD: self._loss(forecast_GQD, part, teacher)
+
+    def selection(self, lesson: LayerLesson) -> BlockScores:
+        """Probabilities pooled to blocks."""
+        return Teacher.of(lesson, self.grid).blocks
 
 
 OBJECTIVES: dict[str, Loss] = {"block": block_loss, "free": free_loss, "all": all_loss, "top": top_loss}

@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
     "weight_decay": (float, None, "of AdamW"),
     "eps": (float, None, "of AdamW"),
     "lead": (int, None, "layers between a Forecast and the layer that it is for"),
-    "states": (str, STATES, "hidden states follow dense attention, or what the Forecast in training selects"),
+    "states": (str, STATES, "hidden states follow dense attention, or what the Forecast or its teacher selects"),
     "seed": (int, None, "of the documents' order, the positions and a random start"),
     "init": (str, INITS, "where the projections start: the mean of each group's own query rows, or random"),
     "chunk_mib": (int, None, "memory for scores of the queries asked at once"),
@@ -64,11 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     learn.add_argument(
         "--entries", default=f"{spec.window}/{spec.stride}", metavar="WINDOW/STRIDE", help="grid of the compressed keys"
     )
-    _add_data(parser)
+    add_data(parser)
     _add_running(parser)
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Options that say what is read."""
     data = parser.add_argument_group("text (default: Python's own library)")
     data.add_argument("--text", type=Path, nargs="+", help="UTF-8 files, or folders of them")
     data.add_argument("--pattern", default="**/*", help="which files of a folder")

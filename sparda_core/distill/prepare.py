@@ -183,7 +183,7 @@ def _read(
     finally:
         train.close()
         held.close()
-    if not train.ends:
+    if need.tokens and not train.ends:
         raise ConfigError("there is no document to train on: add text, or lower --held-out")
     return {"train": {"ends": train.ends, "names": train.names}, "held": {"ends": held.ends, "names": held.names}}
 

@@ -71,6 +71,10 @@ def methods(decoder: Decoder, forecast: ForecastWeights | None, *, seed: int) ->
     def query_rows(lesson: LayerLesson) -> torch.Tensor:
         return decoder.query_weight(lesson.layer).to(lesson.x_before.dtype)
 
+    def proxy(lesson: LayerLesson) -> torch.Tensor:
+        """The target layer's own query of the earlier input [Hq, Q, D], biases and norms of heads included."""
+        return decoder.query_of(lesson.layer, lesson.x_before[None], lesson.turn)[0]
+
     def noise(lesson: LayerLesson) -> torch.Tensor:
         source = torch.Generator().manual_seed(seed * 1009 + lesson.layer)
         return torch.rand(shape.kv_heads, *lesson.free.shape, generator=source).to(lesson.free.device)
@@ -80,13 +84,12 @@ def methods(decoder: Decoder, forecast: ForecastWeights | None, *, seed: int) ->
         return ids_N.expand(shape.kv_heads, *lesson.free.shape)
 
     def soft(lesson: LayerLesson) -> torch.Tensor:
-        proxy = lesson.heads(query_rows(lesson))
-        return lesson.pool(query_entry_scores(proxy, lesson.entries, lesson.visible))
+        return lesson.pool(query_entry_scores(proxy(lesson), lesson.entries, lesson.visible))
 
     table: dict[str, Score] = {
         "query-mean": lambda lesson: lesson.student(query_mean(query_rows(lesson), shape)),
-        "infinigen-token": lambda lesson: _token_scores(lesson, query_rows(lesson)),
-        "infinigen-entry": lambda lesson: lesson.pool(_summed_entry_scores(lesson, query_rows(lesson))),
+        "infinigen-token": lambda lesson: _token_scores(lesson, proxy(lesson)),
+        "infinigen-entry": lambda lesson: lesson.pool(_summed_entry_scores(lesson, proxy(lesson))),
         "infinigen-softmax": soft,
         "random": noise,
         "window": recent,
@@ -101,18 +104,16 @@ def methods(decoder: Decoder, forecast: ForecastWeights | None, *, seed: int) ->
     return table
 
 
-def _summed_entry_scores(lesson: LayerLesson, rows: torch.Tensor) -> torch.Tensor:
+def _summed_entry_scores(lesson: LayerLesson, proxy: torch.Tensor) -> torch.Tensor:
     groups = lesson.entries.shape[0]
-    proxy = lesson.heads(rows)
     summed = proxy.reshape(groups, -1, *proxy.shape[1:]).sum(1)
     score: torch.Tensor = summed @ lesson.entries.transpose(-1, -2)
     return score.masked_fill(~lesson.visible, -torch.inf)
 
 
-def _token_scores(lesson: LayerLesson, rows: torch.Tensor) -> torch.Tensor:
+def _token_scores(lesson: LayerLesson, proxy: torch.Tensor) -> torch.Tensor:
     """Largest summed logit among a block's tokens and the one before it, [G, Q, N]."""
     block, groups = lesson.spec.block, lesson.k.shape[0]
-    proxy = lesson.heads(rows)
     score: torch.Tensor = proxy.reshape(groups, -1, *proxy.shape[1:]).sum(1) @ lesson.k.transpose(-1, -2)
     future = torch.arange(score.shape[-1], device=score.device)[None] > lesson.positions[:, None]
     score = score.masked_fill(future, -torch.inf)

@@ -39,23 +39,29 @@ class ReferenceLoss:
         self.grid, self.spec, self.dtype = grid, spec, dtype
 
     def bind(self, lesson: LayerLesson) -> Callable[[LayerLesson, torch.Tensor], torch.Tensor]:
-        """Average the teacher's keys, rounded; on selection's own grid an entry counts from its last token on."""
-        own = (self.grid.window, self.grid.stride) == (self.spec.window, self.spec.stride)
-        wide = lesson.k.dtype
-        teacher = Teacher(
-            grid=self.grid,
-            spec=self.spec,
-            entries=self.grid.entries(lesson.k).to(self.dtype).to(wide),
-            by="end" if own else "start",
-        )
-        keys = lesson.entries.to(self.dtype).to(wide)
+        """Round what all queries of a layer share."""
+        teacher, keys = self._teacher(lesson), lesson.entries.to(self.dtype).to(lesson.k.dtype)
         return lambda part, forecast_GQD: self._loss(part, forecast_GQD, teacher, keys)
+
+    def selection(self, lesson: LayerLesson) -> Callable[[LayerLesson], torch.Tensor]:
+        """The target pooled to blocks, as selection pools entries."""
+        teacher = self._teacher(lesson)
+        return lambda part: pool_blocks(self._target(part, teacher), part.blocks, self.spec)
+
+    def _teacher(self, lesson: LayerLesson) -> Teacher:
+        """On selection's own grid an entry counts from its last token on, on a finer one from its first."""
+        own = self.grid == Grid(self.spec.window, self.spec.stride)
+        entries = self.grid.entries(lesson.k).to(self.dtype).to(lesson.k.dtype)
+        return Teacher(grid=self.grid, spec=self.spec, entries=entries, by="end" if own else "start")
+
+    def _target(self, part: LayerLesson, teacher: Teacher) -> torch.Tensor:
+        return self._shares(teacher.aligned(part).to(self.dtype))
 
     def _loss(
         self, part: LayerLesson, forecast_GQD: torch.Tensor, teacher: Teacher, keys: torch.Tensor
     ) -> torch.Tensor:
         selection_grid = Grid(self.spec.window, self.spec.stride)
-        target = self._shares(teacher.aligned(part).to(self.dtype))
+        target = self._target(part, teacher)
         score = forecast_GQD @ keys.transpose(-1, -2) / forecast_GQD.shape[-1] ** 0.5
         seen = selection_grid.visible(part.positions, keys.shape[1], by="start")
         share = score.masked_fill(~seen, -torch.inf).softmax(-1).to(self.dtype)

@@ -22,9 +22,10 @@ from sparda_core.distill.history import Evaluation, History, Step
 from sparda_core.distill.learn import layer_gradient
 from sparda_core.distill.lesson import LayerLesson, observe
 from sparda_core.distill.objectives import Objective, make_objective
-from sparda_core.distill.own_states import FORECAST, OwnStates
+from sparda_core.distill.own_states import DENSE, TEACHER, OwnStates
 from sparda_core.distill.parallel import World
 from sparda_core.distill.rows import Corpus, Draw, Rows, shared_out
+from sparda_core.distill.selected import Selection
 from sparda_core.errors import ConfigError
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights, query_mean
@@ -201,7 +202,7 @@ def _fill_gradients(
         asked += len(positions_Q)
         observe(
             decoder, row.ids.to(decoder.device), positions_Q.to(decoder.device), config.spec, learn,
-            lengths=row.lengths, lead=config.lead, attend=_attend(decoder, config, weights),
+            lengths=row.lengths, lead=config.lead, attend=_attend(decoder, config, weights, objective),
         )  # fmt: skip
     world.add([*gradients, losses, asked])
     scale = 1 / (float(asked) * decoder.shape.kv_heads)
@@ -210,11 +211,15 @@ def _fill_gradients(
     return tuple(losses.mul_(scale).tolist())
 
 
-def _attend(decoder: Decoder, config: TrainConfig, weights: Sequence[torch.Tensor]) -> Attend | None:
+def _attend(
+    decoder: Decoder, config: TrainConfig, weights: Sequence[torch.Tensor], objective: Objective
+) -> Attend | None:
     """Attention that the states of the next row follow; None for dense."""
-    if config.states != FORECAST:
+    if config.states == DENSE:
         return None
-    return OwnStates(
-        decoder=decoder, weights=[w.detach() for w in weights], lead=config.lead, spec=config.spec,
-        first=config.first_position, chunk_bytes=config.chunk_mib * 2**20,
-    ).attend  # fmt: skip
+    selection = Selection(
+        decoder=decoder, spec=config.spec, first=config.first_position, chunk_bytes=config.chunk_mib * 2**20
+    )
+    teacher = objective if config.states == TEACHER else None
+    masters = [w.detach() for w in weights]
+    return OwnStates(selection=selection, weights=masters, lead=config.lead, teacher=teacher).attend

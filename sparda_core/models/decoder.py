@@ -235,15 +235,16 @@ class Decoder:
     def query_of(self, layer: int, x_norm: torch.Tensor, positions: torch.Tensor | Rotation) -> torch.Tensor:
         """`layer`'s own query projection and rotary on any normed input [B, T, hidden] -> q [B, Hq, T, D].
 
-        Fed with an earlier layer's x_norm this is InfiniGen's proxy query.
+        Fed with an earlier layer's x_norm this is InfiniGen's proxy query. An input wider than the weights is not
+        narrowed: they are widened.
         """
         turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions)
-        w, heads = self._layers[layer], self.shape.q_heads
-        bias = None if w.bias is None else w.bias[: heads * self.shape.head_dim]
-        flat = F.linear(x_norm, self.query_weight(layer), bias)
+        w, heads, kind = self._layers[layer], self.shape.q_heads, x_norm.dtype
+        bias = None if w.bias is None else w.bias[: heads * self.shape.head_dim].to(kind)
+        flat = F.linear(x_norm, self.query_weight(layer).to(kind), bias)
         query = flat.view(*flat.shape[:2], heads, self.shape.head_dim)
         if w.qk_norm is not None:
-            query = self._head_norm(query, w.qk_norm[:heads])
+            query = self._head_norm(query, w.qk_norm[:heads].to(kind))
         return turn.apply(query).transpose(1, 2)
 
     def query_weight(self, layer: int) -> torch.Tensor:

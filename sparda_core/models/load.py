@@ -63,13 +63,21 @@ class ReadModel:
         """Sizes."""
         return self.config.shape
 
-    def on(self, device: torch.device | str) -> Model:
-        """The decoder on a device; raises ConfigError for one that there is not."""
+    @property
+    def forecast_lead(self) -> int | None:
+        """Layers between making a Forecast and choosing by it; None without a Forecast."""
+        return None if self._forecast is None else self._forecast.lead
+
+    def weights_on(self, device: torch.device | str) -> Mapping[str, torch.Tensor]:
+        """Tensors by checkpoint name, of `dtype` and on a device; raises ConfigError for one that there is not."""
         check_device(device)
         if isinstance(self._tensors, DirectoryWeights):
-            placed: Mapping[str, torch.Tensor] = self._tensors.on(device)
-        else:
-            placed = {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
+            return self._tensors.on(device)
+        return {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
+
+    def on(self, device: torch.device | str) -> Model:
+        """The decoder on a device; raises ConfigError for one that there is not."""
+        placed = self.weights_on(device)
         decoder = Decoder(self.config, placed, forecast=self._forecast, source=f"model={self._source!r}")
         return Model(name=self.name, decoder=decoder, tokenizer=self.tokenizer)
 
@@ -138,8 +146,10 @@ def _gguf(path: Path, dtype: torch.dtype) -> Loaded:
         read = read_gguf(path)
         tokenizer = tokenizer_from_gguf(read.fields, source=f"weights={str(path)!r}")
         tensors = {key: tensor.to(dtype) for key, tensor in read.tensors.items()}
-        cached = CachedModel(read.config, tensors, tokenizer.to_json())
-        store(path, dtype, cached)
+        fresh = CachedModel(read.config, tensors, tokenizer.to_json())
+        store(path, dtype, fresh)
+        # Mapped from disk, where that could be written: what was expanded is let go before the decoder copies it.
+        cached = load_cached(path, dtype) or fresh
     check_values(cached.tensors, source=f"weights={str(path)!r}", hint="restore the file")
     return cached.config, cached.tensors, tokenizer_from_text(cached.tokenizer_json, source=str(path))
 

@@ -65,12 +65,14 @@ def tiny_model(
     forecast: bool = True,
     lead: int = 1,
     device: torch.device | str = "cpu",
+    config: DecoderConfig | None = None,
 ) -> Model:
     """A random model of any shape, the same for the same seed; no tokenizer. Float64 is fine.
 
-    lead  of its Forecast
+    lead    of its Forecast
+    config  of a family that is no plain Llama
     """
-    weights = {name: w.to(device) for name, w in random_weights(shape, seed=seed, dtype=dtype).items()}
+    weights = {name: w.to(device) for name, w in random_weights(shape, seed=seed, dtype=dtype, config=config).items()}
     projections = random_forecast(shape, seed=seed + 1, dtype=dtype, lead=lead) if forecast else None
-    config = DecoderConfig(shape=shape, eos_id=0)
+    config = config or DecoderConfig(shape=shape, eos_id=0)
     return Model(name=shape.name, decoder=Decoder(config, weights, forecast=projections))

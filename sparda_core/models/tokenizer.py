@@ -10,15 +10,17 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.files import parse_json
 
 _CONTROL = 3  # GGUF's token type for special tokens
 
 
 class Tokenizer:
-    """Text to ids and back. Adds no begin or end token of its own."""
+    """Text to ids and back. Only `prompt` adds tokens that are not in the text."""
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        self._inner = inner
+    def __init__(self, inner: tokenizers.Tokenizer, *, begin: int | None = None) -> None:
+        """begin: the id that every prompt starts with, where the tokenizer's own rules do not say so already."""
+        self._inner, self._begin = inner, begin
 
     @property
     def vocab(self) -> int:
@@ -35,6 +37,15 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise ConfigError(f"the text is not UTF-8 (character {error.start} stands for a stray byte)") from error
         return list(self._inner.encode(text, add_special_tokens=False).ids)
+
+    def prompt(self, text: str) -> list[int]:
+        """Ids of a text that a model is to continue: `encode`, and whatever the checkpoint puts around every text.
+
+        That is the begin token of Llama and MiniCPM; Qwen and SmolLM2 have none.
+        """
+        self.encode(text)  # refuses what is no text
+        ids = list(self._inner.encode(text, add_special_tokens=True).ids)
+        return ids if self._begin is None or ids[:1] == [self._begin] else [self._begin, *ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Give back the text of `ids`, special tokens spelled out; undoes `encode` exactly."""
@@ -76,17 +87,44 @@ def tokenizer_from_gguf(fields: Mapping[str, Any], *, source: str) -> Tokenizer:
 
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json; raises WeightsError if it cannot be read."""
+    """Read a tokenizer.json, and from a tokenizer_config.json beside it whether texts begin with a token of their own.
+
+    raises  WeightsError if one of them cannot be read, or they contradict each other
+    """
+    settings = path.parent / "tokenizer_config.json"
+    begin = _begin_token(settings) if settings.exists() else None
+    return tokenizer_from_text(_text_of(path), source=str(path), begin=begin)
+
+
+def _text_of(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise WeightsError(f"tokenizer={str(path)!r} cannot be read ({error}); restore the file") from error
-    return tokenizer_from_text(text, source=str(path))
 
 
-def tokenizer_from_text(text: str, *, source: str) -> Tokenizer:
-    """Build from the content of a tokenizer.json; raises WeightsError if it is malformed."""
+def _begin_token(path: Path) -> str | None:
+    """The begin token, where `add_bos_token` says that every text has it; it is a text, or an object with `content`."""
     try:
-        return Tokenizer(tokenizers.Tokenizer.from_str(text))
+        settings = parse_json(_text_of(path))
+    except ValueError as error:
+        raise WeightsError(f"tokenizer={str(path)!r} is malformed ({error}); restore the file") from error
+    if not isinstance(settings, dict) or settings.get("add_bos_token") is not True:
+        return None
+    token = settings.get("bos_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(token, str):
+        raise WeightsError(f"tokenizer={str(path)!r}: add_bos_token is true, bos_token={token!r} is no text")
+    return token
+
+
+def tokenizer_from_text(text: str, *, source: str, begin: str | None = None) -> Tokenizer:
+    """Build from the content of a tokenizer.json; raises WeightsError if it is malformed or knows no token `begin`."""
+    try:
+        inner = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise WeightsError(f"tokenizer={source!r} is malformed ({error}); restore the file") from error
+    known = None if begin is None else inner.token_to_id(begin)
+    if begin is not None and known is None:
+        raise WeightsError(f"tokenizer={source!r} has no token {begin!r}, with which texts begin; restore the file")
+    return Tokenizer(inner, begin=known)

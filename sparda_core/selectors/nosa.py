@@ -10,7 +10,7 @@ import attrs
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
-from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
+from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes
 from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration
 from sparda_core.selectors.forecast import Forecast
 from sparda_core.selectors.query import Query
@@ -95,6 +95,10 @@ class Nosa(NosaDeclaration):
         from sparda_core.selectors.tensors.nosa import BoundNosa
 
         return BoundNosa(Query().bind(shape=shape, spec=spec), self)
+
+    def device_bytes(self, sizes: DeviceSizes) -> int:
+        """One layer's logits, as `query` keeps them."""
+        return Query().device_bytes(sizes)
 
     def bind_device(self, room: DeviceRoom) -> DeviceSelector:
         """The GPU half; it keeps no state but the scratch of `query`."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+import torch
 
 from sparda_core.cli.main import main
+from sparda_core.models.forecast_weights import save_forecast
 from sparda_core.models.load import ReadModel
+from sparda_core.models.tiny import random_forecast
 from sparda_core.runtimes.gpu.capacity import CapacityPlan
 from tests.cli.conftest import Refusal
-from tests.cli.files import SPEC, Files
+from tests.cli.files import SPEC, TINY, Files
 
 Captured = pytest.CaptureFixture[str]
 RUN = ("--max-new-tokens", "6", "--device", "cuda")
@@ -46,6 +51,20 @@ def test_the_plan_is_told_first(tiny: Files, capsys: Captured) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_the_model_is_read_in_the_dtype_asked_for(tiny: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def moved(model: ReadModel, device: str) -> None:
+        seen.append(str(model.dtype))
+        raise Moved
+
+    monkeypatch.setattr(ReadModel, "on", moved)
+    for words in ((), ("--dtype", "bfloat16"), ("--dtype", "float16")):
+        assert main(["generate", *options(tiny), *RUN, *words]) == 1
+    assert seen == ["torch.float32", "torch.bfloat16", "torch.float16"]
+
+
+@pytest.mark.usefixtures("gpu")
 def test_what_does_not_fit_is_refused_with_the_numbers_and_nothing_is_moved(tiny: Files, refusal: Refusal) -> None:
     said = refusal("generate", *options(tiny), *RUN, "--gpu-memory-gib", "1")
     assert "the session needs 2." in said
@@ -67,22 +86,38 @@ def test_options_that_cannot_be_are_refused_before(
     assert said in refusal("generate", *options(tiny), *RUN, *given)
 
 
-@pytest.mark.usefixtures("gpu")
-def test_half_the_width_takes_half_the_memory(tiny: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[CapacityPlan] = []
+@pytest.fixture
+def plans(gpu: None, monkeypatch: pytest.MonkeyPatch) -> list[CapacityPlan]:
+    """What was told, in place of words."""
+    told: list[CapacityPlan] = []
 
     def keep(plan: CapacityPlan) -> str:
-        plans.append(plan)
+        told.append(plan)
         return ""
 
     monkeypatch.setattr(CapacityPlan, "as_line", keep)
-    for dtype in ("fp32", "bf16"):
+    return told
+
+
+def test_half_the_width_takes_half_the_memory(tiny: Files, plans: list[CapacityPlan]) -> None:
+    for dtype in ("float32", "bfloat16"):
         assert main(["generate", *options(tiny), *RUN, "--dtype", dtype]) == 1
     wide, narrow = (plan.device_parts() for plan in plans)
     assert wide["weights"] == 2 * narrow["weights"] > 0
     assert wide["slots"] == 2 * narrow["slots"] > 0
 
 
+def test_a_plan_keeps_as_many_layers_resident_as_the_forecast_looks_ahead(
+    tiny: Files, plans: list[CapacityPlan], tmp_path: Path
+) -> None:
+    file = tmp_path / "two.safetensors"
+    save_forecast(file, random_forecast(attrs.evolve(TINY, name="tiny"), seed=1, dtype=torch.float32, lead=2))
+    for forecast in (tiny.forecast, file):
+        given = ("--model", str(tiny.model), "--forecast", str(forecast), *tiny.reading(100), *SPEC)
+        assert main(["generate", *given, *RUN]) == 1
+    assert [plan.resident_layers for plan in plans] == [1, 2]
+
+
 def test_options_of_a_gpu_are_refused_without_one(tiny: Files, refusal: Refusal) -> None:
-    said = refusal("generate", "Hello", *tiny.options, "--early", "1", "--no-graph", "--engine", "uva")
-    assert "--early, --engine, --no-graph: of a GPU session; add --device cuda" in said
+    said = refusal("generate", "Hello", *tiny.options, "--early", "1", "--no-graph", "--dtype", "bfloat16")
+    assert "--early, --no-graph, --dtype: of a GPU session; add --device cuda" in said

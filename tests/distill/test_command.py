@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import shlex
 from pathlib import Path
@@ -49,6 +50,16 @@ def test_training_writes_a_forecast_that_loads_and_says_how_it_was_made(folder: 
     assert str(folder) not in json.dumps(dict(forecast.metadata))
     model = load_model(folder / "small.gguf", forecast=folder / "out.safetensors")
     assert model.decoder.has_forecast
+
+
+def test_a_longer_lead_on_its_own_states_is_written_as_such_and_can_be_used(folder: Path) -> None:
+    small = "--steps", "1", "--positions", "4"
+    assert run(parsed(folder, "--lead", "1", "--on-policy", *small)) == 0
+    forecast = load_forecast(folder / "out.safetensors", SMALL)
+    assert (forecast.lead, forecast.metadata["lead"], forecast.metadata["states"]) == (1, 1, "forecast")
+    assert "--lead 1 --states forecast" in forecast.metadata["command"]
+    with pytest.raises(ConfigError, match=f"lead={SMALL.layers} must be < layers={SMALL.layers}"):
+        run(parsed(folder, "--lead", str(SMALL.layers), *small))
 
 
 def test_the_recorded_command_makes_the_same_run_again(folder: Path) -> None:
@@ -99,4 +110,77 @@ def test_bad_options_are_refused_before_anything_is_written(folder: Path) -> Non
     (folder / "file").write_text("in the way")
     with pytest.raises(ConfigError, match="cannot be written"):
         run(parsed(folder, "--out", str(folder / "file" / "out.safetensors")))
+    assert not list(folder.glob("out.*"))
+
+
+def write_texts(folder: Path, count: int = 12) -> Path:
+    """Documents of about 1,100 tokens (a byte each)."""
+    texts = folder / "texts"
+    texts.mkdir()
+    for i in range(count):
+        (texts / f"{i}.txt").write_text(f"document {i}: " + " ".join(f"line {j} of {i * j}" for j in range(120)))
+    return texts
+
+
+def test_a_run_keeps_its_best_forecast_its_curves_and_a_checkpoint_to_go_on_from(folder: Path) -> None:
+    texts = write_texts(folder)
+    options = ("--text", str(texts), "--held-out", "0.4", "--evaluate-windows", "2", "--evaluate-every", "2")
+    assert run(parsed(folder, *options, "--checkpoint-every", "1")) == 0
+    made = {path.name for path in folder.iterdir() if path.is_file()}
+    assert {"out.safetensors", "out.best.safetensors", "out.curve.csv", "out.safetensors.checkpoint"} <= made
+    rows = list(csv.DictReader((folder / "out.curve.csv").read_text().splitlines()))
+    assert [row["recall_oracle"] != "" for row in rows] == [False, True, True]
+    best = load_forecast(folder / "out.best.safetensors", SMALL)
+    step = max((float(row["recall_oracle"]), -int(row["step"])) for row in rows if row["recall_oracle"])
+    assert best.metadata["held_out_recall"]["oracle"] == pytest.approx(step[0])
+    assert best.metadata["steps"] == best.metadata["held_out_recall"]["step"] == -step[1]
+    last = load_forecast(folder / "out.safetensors", SMALL)
+    assert 0 < last.metadata["documents_read"] < 12
+    before = (folder / "out.safetensors").read_bytes()
+    assert run(parsed(folder, *options, "--checkpoint-every", "1", "--resume")) == 0  # nothing is left to be done
+    assert (folder / "out.safetensors").read_bytes() == before
+
+
+def test_text_of_which_nothing_can_be_held_out_is_validated_on_pythons_own_and_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(parsed(folder, "--evaluate-windows", "1", "--steps", "1")) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no held-out document of >= 512 tokens" in said
+    assert "best on held-out text" in said
+
+
+def test_the_recall_table_is_one_json_document_on_standard_output(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(parsed(folder, "--recall-window", "1024", "--json", "--cache", str(folder / "kept"))) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert 0 <= told["recall"]["forecast"]["16"] <= 1
+    assert told["training"]["objective"] == "block"
+    assert list((folder / "kept").glob("*.json"))
+
+
+def test_the_published_objective_sets_its_own_numbers_and_yields_to_given_ones(folder: Path) -> None:
+    config = config_of(parsed(folder, "--objective", "reference", "--lr", "0.1"))
+    # --steps, --window, --first-position and --positions are given, too
+    assert (config.lr, config.batch, config.clip, config.steps) == (0.1, 32, 0.5, 3)
+    words = ("--objective", "reference", "--steps", "1", "--batch", "2", "--positions", "512", "--first-position", "0")
+    assert run(parsed(folder, *words)) == 0
+    assert load_forecast(folder / "out.safetensors", SMALL).metadata["states"] == "teacher"
+
+
+def test_options_that_contradict_each_other_or_their_data_are_refused(folder: Path) -> None:
+    cases = [
+        (("--dataset", "a@0.5", "b"), "cannot be read|needs the extra"),
+        (("--mds", "a@0"), "must be a number > 0"),
+        (("--held-out", "1"), "held_out=1.0 must be >= 0 and < 1"),
+        (("--teacher", "5/5"), "divides block=64"),
+        (("--entries", "32"), "WINDOW/STRIDE in tokens"),
+        (("--source-tokenizer", str(folder / "no.json")), "cannot be read"),
+        (("--shard-model",), "needs several processes"),
+        (("--text", str(folder), "--pattern", "*.rst"), "holds no file"),
+    ]
+    for extra, said in cases:
+        with pytest.raises(ConfigError, match=said):
+            run(parsed(folder, *extra))
     assert not list(folder.glob("out.*"))

@@ -9,6 +9,9 @@ from sparda_core.distill.lesson import LayerLesson, observe
 from sparda_core.distill.recall import RecallConfig, measure_recall, methods, recall_of, top_free
 from sparda_core.distill.train import as_forecast, train
 from sparda_core.errors import ConfigError
+from sparda_core.models.config import DecoderConfig
+from sparda_core.models.decoder import Decoder
+from sparda_core.models.tiny import random_weights
 from tests.distill.toy import SHAPE, SPEC, toy_config, toy_model, toy_stream
 
 CONFIG = RecallConfig(spec=SPEC, budgets=(5, 6), window=96, first=48, every=3)
@@ -68,6 +71,13 @@ def test_the_true_query_in_place_of_the_proxy_recalls_everything() -> None:
     table = measure_recall(toy_model().decoder, [toy_stream(96)], None, CONFIG)
     assert table.by_layer["infinigen-softmax"][5][0] == pytest.approx(1.0)
     assert table.by_layer["infinigen-softmax"][5][1] < 1.0
+
+
+def test_the_proxy_of_a_model_with_biases_and_norms_of_heads_is_its_own_query() -> None:
+    config = DecoderConfig(shape=SHAPE, qkv_bias=True, qk_norm=True)
+    weights = random_weights(SHAPE, seed=3, dtype=torch.float64, config=config)
+    table = measure_recall(Decoder(config, weights), [toy_stream(96)], None, CONFIG)
+    assert table.by_layer["infinigen-softmax"][5][0] == pytest.approx(1.0)
 
 
 def test_training_raises_recall_above_random_and_above_its_own_start() -> None:

@@ -9,6 +9,7 @@ from sparda_core.evaluate.study.methods import DEFAULT, Method, parse_methods
 from sparda_core.evaluate.study.scores import Scorer
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
+from sparda_core.models.forecast_weights import ForecastWeights
 from sparda_core.models.tiny import random_forecast, random_weights
 from sparda_core.shapes import BlockSpec, ModelShape
 
@@ -17,7 +18,7 @@ SHAPE = ModelShape(
     name="study", layers=3, hidden=24, ffn=32, q_heads=4, kv_heads=2, head_dim=8, vocab=61, context=256,
     tied_embeddings=True,
 )  # fmt: skip
-GRIDS = {"a.s0": (4, 2), "a.s1": (4, 2)}
+GRIDS = {"a.s0": (4, 2), "a.s1": (4, 2), "two": (4, 2)}  # the last knows two layers early
 NAMES = (*DEFAULT, "query@8/8", "query@1/1", "forecast:a.s0@2/2", "infinigen-softmax@8/4")
 TOKENS, FIRST = 150, 90
 
@@ -30,8 +31,9 @@ def decoder() -> Decoder:
 
 
 def scorer() -> Scorer:
-    seeds = {label: random_forecast(SHAPE, seed=at + 5, dtype=torch.float64) for at, label in enumerate(GRIDS)}
-    return Scorer(forecasts=seeds)
+    drawn = {label: random_forecast(SHAPE, seed=at + 5, dtype=torch.float64) for at, label in enumerate(GRIDS)}
+    drawn["two"] = ForecastWeights.of(drawn["two"].by_target, lead=2)
+    return Scorer(forecasts=drawn)
 
 
 def methods(*names: str) -> tuple[Method, ...]:

@@ -23,7 +23,7 @@ SPEC = world.SPEC
 
 def scenes(decoder: Decoder) -> list[Scene]:
     found: list[Scene] = []
-    run_dense(decoder, world.ids(), first=world.FIRST, spec=SPEC, consume=found.append)
+    run_dense(decoder, world.ids(), first=world.FIRST, spec=SPEC, reach=2, consume=found.append)
     return found
 
 
@@ -33,7 +33,8 @@ def brute(method: Method, scene: Scene, group: int, row: int) -> list[float]:
     k = scene.k[group]
     size = world.SHAPE.group
     kind = method.kind
-    source = layer - 1 if kind.startswith(("infinigen", "forecast")) and layer else layer
+    lead = {"a": 1, "t": 2}[method.label[0]] if kind == "forecast" else int(kind.startswith("infinigen"))
+    source = layer - lead if layer >= lead else layer
     if kind.startswith("infinigen") and not layer:
         kind = "query"  # it has no earlier layer to look at
 
@@ -42,9 +43,7 @@ def brute(method: Method, scene: Scene, group: int, row: int) -> list[float]:
         return scene.decoder.rotation(torch.tensor([[position]])).apply(flat)[0, 0]
 
     if kind == "forecast":
-        forecast = world.scorer().forecasts[method.label]
-        weight = forecast.following[layer - 1] if layer else forecast.own
-        queries = rotated(weight)[group : group + 1]
+        queries = rotated(world.scorer().forecasts[method.label].by_target[layer])[group : group + 1]
     elif kind.startswith("infinigen"):
         queries = rotated(scene.decoder.query_weight(layer))[size * group : size * (group + 1)]
     else:
@@ -142,7 +141,7 @@ def by_hand(decoder: Decoder, method: Method, budget: int) -> torch.Tensor:
     return x[0, world.FIRST :]
 
 
-@pytest.mark.parametrize("name", ["query", "forecast:a.s0", "infinigen-token"])
+@pytest.mark.parametrize("name", ["query", "forecast:two", "infinigen-token"])
 def test_a_sparse_path_is_what_a_loop_over_heads_and_positions_gives(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ VALUES = torch.tensor([-INF, NAN, -1.5, 0.0, 0.5, 2.0, 3.0])
 
 
 @given(
-    entries=st.integers(0, 30), blocks=st.integers(0, 9), per_block=st.integers(1, 5), spill=st.integers(0, 4),
+    entries=st.integers(0, 30), blocks=st.integers(0, 9), per_block=st.integers(1, 5), spill=st.integers(0, 7),
     seed=st.integers(0, 99),
 )  # fmt: skip
 def test_pooling_at_once_is_pooling_block_by_block(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.shortlist.cpu import shortlist_scores
 from sparda_core.kernels.shortlist.reference import shortlist_scores as reference
+from sparda_core.kernels.shortlist.tensors import shortlist_scores as on_tensors
 from sparda_core.kernels.topk.choose import choose_blocks
 from sparda_core.kernels.visible import blocks_to_score
 from sparda_core.layer_view import EntryView
@@ -30,6 +31,8 @@ def test_scores_on_a_cpu_equal_the_reference(
     keep = data.draw(st.integers(spec.forced, spec.budget))
     got = shortlist_scores(scores, means, positions, spec, keep=keep)
     torch.testing.assert_close(got, reference(scores, means, positions, spec, keep=keep), rtol=0, atol=0)
+    elsewhere = on_tensors(scores, means, positions, spec, keep=keep)
+    torch.testing.assert_close(elsewhere, got, rtol=0, atol=0)
     chosen = choose_blocks(got, positions, spec)
     first = choose_blocks(scores, positions, spec.with_budget(keep))
     pairs = zip(first.flatten(0, 2), chosen.flatten(0, 2), strict=True)

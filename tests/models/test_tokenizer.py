@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +55,48 @@ def test_a_broken_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
             tokenizer_from_file(tmp_path / "tokenizer.json")
     with pytest.raises(WeightsError, match="merges"):
         tokenizer_from_gguf({"tokenizer.ggml.tokens": [], "tokenizer.ggml.pre": "smollm"}, source="x")
+
+
+def with_settings(folder: Path, settings: Any, *, template: bool = False) -> Tokenizer:
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    inner.add_special_tokens(["<s>"])
+    if template:
+        inner.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    inner.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(settings if isinstance(settings, str) else json.dumps(settings))
+    return tokenizer_from_file(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("settings", "template", "want"),
+    [
+        ({}, False, [0, 1]),
+        ({}, True, [2, 0, 1]),
+        ({"add_bos_token": True, "bos_token": "<s>"}, False, [2, 0, 1]),
+        ({"add_bos_token": True, "bos_token": {"content": "<s>", "lstrip": False}}, False, [2, 0, 1]),
+        ({"add_bos_token": True, "bos_token": "<s>"}, True, [2, 0, 1]),
+        ({"add_bos_token": False, "bos_token": "<s>"}, False, [0, 1]),
+        ({"bos_token": "<s>"}, False, [0, 1]),
+    ],
+)
+def test_a_prompt_begins_as_the_checkpoint_says_and_only_once(
+    tmp_path: Path, settings: Any, want: list[int], *, template: bool
+) -> None:
+    tokenizer = with_settings(tmp_path, settings, template=template)
+    assert tokenizer.prompt("ab") == want
+    assert tokenizer.encode("ab") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "{", "[" * 100_000, {"add_bos_token": True}, {"add_bos_token": True, "bos_token": 5},
+        {"add_bos_token": True, "bos_token": "<unheard of>"},
+    ],
+)  # fmt: skip
+def test_a_begin_token_that_is_not_there_is_refused(tmp_path: Path, settings: Any) -> None:
+    with pytest.raises(WeightsError, match="tokenizer"):
+        with_settings(tmp_path, settings)
 
 
 @pytest.mark.model

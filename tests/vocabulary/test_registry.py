@@ -31,7 +31,7 @@ def mine() -> Iterator[str]:
 
 def test_the_built_in_methods_come_through_entry_points() -> None:
     assert set(SELECTORS.names()) >= {
-        "dense", "query", "infinigen", "forecast", "oracle", "random", "window", "replay",
+        "dense", "query", "infinigen", "forecast", "nosa", "nosa-forecast", "oracle", "random", "window", "replay",
     }  # fmt: skip
     assert set(RUNTIMES.names()) >= {"resident", "offload-sync", "offload-prefetch"}
 

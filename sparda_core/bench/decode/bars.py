@@ -132,7 +132,7 @@ def _capped(have: Rows) -> Iterator[Bar]:
     resident = have.one(selector="forecast", runtime="resident", batch=CAP_ROWS, context=1 << 17, launches="graph")
     fit = [
         row for row in have.all(selector="forecast", runtime="offload-prefetch", context=1 << 17, churn=0.10)
-        if row["device_planned_bytes"] <= CAP_BYTES
+        if row.get("device_planned_bytes", CAP_BYTES + 1) <= CAP_BYTES
     ]  # fmt: skip
     if resident is None or not fit:
         return

@@ -5,6 +5,7 @@ One table of draws serves every figure of a study, so that differences and ratio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -24,6 +25,10 @@ class Estimate:
     value: float
     low: float
     high: float
+
+    def exp(self) -> Estimate:
+        """The same of the exponential, which keeps order."""
+        return Estimate(value=math.exp(self.value), low=math.exp(self.low), high=math.exp(self.high))
 
 
 NOTHING = Estimate(value=float("nan"), low=float("nan"), high=float("nan"))

@@ -36,7 +36,7 @@ class StudyConfig:
     window: int = 8192
     first: int = 4096
     path_budgets: tuple[int, ...] = BUDGETS
-    slot_budgets: tuple[int, ...] = BUDGETS
+    slot_budgets: tuple[int, ...] = (8, 16, 32)
     task_budgets: tuple[int, ...] = (8, 16, 32)
     tasks: tuple[str, ...] = TASKS
     samples: int = 24
@@ -79,6 +79,6 @@ class StudyConfig:
         """A study that two cores finish in minutes: the last 512 positions of each window, three budgets."""
         small: dict[str, Any] = {
             "first": 7680, "budgets": (8, 16, 32), "path_budgets": (8, 16, 32), "slot_budgets": (16,),
-            "task_budgets": (16,), "samples": 4, "task_tokens": 3072,
+            "task_budgets": (16,), "samples": 3, "task_tokens": 3072,
         }  # fmt: skip
         return cls(**(small | changes))

@@ -28,6 +28,7 @@ METRICS: Mapping[str, str] = {
     "kl": "KL(dense || sparse) of the next token along the sparse path, nats",
     "agreement": "share of positions with the dense model's likeliest next token",
     "nll": "loss of the true next token, nats",
+    "perplexity": "exp of the mean loss",
 }
 _CHOICE = ("recall_query", "recall_oracle", "free_mass", "churn")
 _PATH = ("kl", "agreement", "nll")
@@ -76,6 +77,9 @@ def window_values(rows: Sequence[Row]) -> Values:
             for budget, found in table.items():
                 for metric in _PATH:
                     values.setdefault((metric, method, int(budget)), []).append(found[metric])
+        dense = [found["dense_nll"] for table in row["path"].values() for found in table.values()]
+        if dense:
+            values.setdefault(("nll", "dense", 0), []).append(dense[0])
     return _with_seeds(values)
 
 
@@ -130,6 +134,20 @@ def shares_of_oracle(values: Values, draws: Draws) -> Iterator[Figure]:
             yield Figure(
                 metric=metric, method=method, budget=budget, estimate=estimate, against="oracle", form="ratio"
             )
+
+
+def perplexities(values: Values, draws: Draws) -> Iterator[Figure]:
+    """exp of the mean loss, and the same as a ratio to the dense model's and to a sliding window's of equal budget."""
+    for (metric, method, budget), each in values.items():
+        if metric != "nll":
+            continue
+        yield Figure(metric="perplexity", method=method, budget=budget, estimate=draws.mean(each).exp())
+        for other, theirs in (("dense", ("nll", "dense", 0)), ("window", ("nll", "window", budget))):
+            if theirs in values and method not in (other, "dense"):
+                estimate = draws.difference(each, values[theirs]).exp()
+                yield Figure(
+                    metric="perplexity", method=method, budget=budget, estimate=estimate, against=other, form="ratio"
+                )
 
 
 def pairs(values: Values, draws: Draws, against: Sequence[str], detail: str = "") -> Iterator[Figure]:

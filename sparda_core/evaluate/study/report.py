@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from sparda_core.errors import ConfigError
-from sparda_core.evaluate.study.bootstrap import Draws
+from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.evaluate.study.bootstrap import Draws, Estimate
 from sparda_core.evaluate.study.figures import (
     Figure,
     Row,
@@ -19,15 +20,16 @@ from sparda_core.evaluate.study.figures import (
     means,
     miss_values,
     pairs,
+    perplexities,
     shares_of_oracle,
     task_values,
     window_values,
 )
 from sparda_core.evaluate.study.methods import KINDS, Method
-from sparda_core.files import csv_text, write_whole
+from sparda_core.files import csv_text, parse_json, write_whole
 from sparda_core.shapes import ModelShape
 
-#: Methods that every other is paired with, where they were measured.
+#: Methods that every other is paired with, where they were measured; every Forecast is one, too.
 RIVALS = ("query", "infinigen-token", "infinigen-entry", "infinigen-softmax", "window")
 RESULTS, TABLE = "results.json", "results.csv"
 
@@ -97,10 +99,9 @@ def _of_windows(rows: Sequence[Row], chance: Mapping[int, float], seed: int) -> 
     yield from means(values, draws)
     yield from corrected(values, chance, draws)
     yield from shares_of_oracle(values, draws)
-    yield from pairs(values, draws, RIVALS)
-    losses = [next(iter(next(iter(row["path"].values())).values()))["dense_nll"] for row in rows if row["path"]]
-    if losses:
-        yield Figure(metric="nll", method="dense", budget=0, estimate=draws.mean(losses))
+    forecasts = dict.fromkeys(method for _, method, _ in values if method.startswith("forecast"))
+    yield from pairs(values, draws, (*RIVALS, *forecasts))
+    yield from perplexities(values, draws)
     moved = miss_values(rows)
     for (name, method, budget), each in moved.items():
         yield Figure(metric="misses", detail=name, method=method, budget=budget, estimate=draws.mean(each))
@@ -148,6 +149,26 @@ def write_report(folder: Path, report: Report) -> None:
     write_whole(folder / TABLE, csv_text([figure.flat() for figure in report.figures]))
 
 
+def read_report(folder: Path) -> Report:
+    """The report in a folder's results.json; raises ConfigError where there is none, RecordingError where damaged."""
+    path = folder / RESULTS
+    if not path.is_file():
+        raise ConfigError(f"folder {str(folder)!r} holds no {RESULTS}; name the --out of a finished `sparda evaluate`")
+    try:
+        held = parse_json(path.read_bytes())
+        figures = [_figure(flat) for flat in held.pop("figures")]
+        chance = {int(budget): value for budget, value in held.pop("chance").items()}
+        return Report(**held, figures=figures, chance=chance)
+    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+        raise RecordingError(f"{path} is damaged ({wrong!r}); run the study again, its rows are kept") from wrong
+
+
+def _figure(flat: Mapping[str, Any]) -> Figure:
+    bounds = {name: math.nan if flat[name] is None else float(flat[name]) for name in ("value", "low", "high")}
+    known = {name: flat[name] for name in ("metric", "method", "budget", "against", "form", "detail")}
+    return Figure(estimate=Estimate(**bounds), **known)
+
+
 def as_document(report: Report) -> dict[str, Any]:
     """The report as plain values, every figure one flat object."""
     return {**attrs.asdict(report, recurse=False), "figures": [figure.flat() for figure in report.figures]}
@@ -158,6 +179,5 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, float) and value != value:  # noqa: PLR0124 - NaN: JSON has no word for it
-        return None
-    return value
+    # JSON has no word for NaN.
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -14,6 +14,7 @@ from sparda_core.evaluate.far_tasks import draw_task
 from sparda_core.evaluate.study.config import StudyConfig
 from sparda_core.evaluate.study.judge import judge_choices, judge_path, judge_task
 from sparda_core.evaluate.study.methods import Method
+from sparda_core.evaluate.study.path import run_dense
 from sparda_core.evaluate.study.scores import Scorer
 from sparda_core.evaluate.study.store import Rows
 from sparda_core.evaluate.study.windows import Window
@@ -53,6 +54,8 @@ class Study:
         short = [window.name for window in self.windows if len(window.ids) != config.window]
         if short:
             raise ConfigError(f"windows {short} must have exactly window={config.window} tokens")
+        if self.decoder.shape.token_bias:
+            raise ConfigError("the model adds a token bias to its logits, which a sparse path leaves out; take another")
         if self.decoder.shape.layers < 2:
             raise ConfigError("layers=1: figures are over layers 1 and up; take a deeper model")
 
@@ -96,9 +99,10 @@ def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None])
         return row
     ids = torch.tensor(window.ids, device=study.device)
     start = time.perf_counter()
-    # The dense state is not kept in a file: a window that is resumed in mid-way is judged again, which costs one pass.
-    dense, found = judge_choices(study.decoder, ids, study.methods, config, study.scorer)
-    if "choice" not in row:
+    if "choice" in row:  # the dense state is kept in no file: a window that is gone on with is read again
+        dense = run_dense(study.decoder, ids, first=config.first, spec=config.spec)
+    else:
+        dense, found = judge_choices(study.decoder, ids, study.methods, config, study.scorer)
         row = {
             "window": window.name, "document": window.document, "offset": window.offset, **found, "path": {},
             "choice_s": time.perf_counter() - start,

@@ -57,6 +57,11 @@ class Scene:
         flat = (x_QE @ weight_RE.to(x_QE).t()).view(1, x_QE.shape[0], -1, self.q.shape[-1])
         return self.turn.apply(flat)[0].transpose(0, 1)
 
+    def proxy(self) -> torch.Tensor:
+        """InfiniGen's: this layer's own query projection, as the model has it, on the input of the layer before."""
+        x_QE = self.inputs[self.layer - 1].to(self.decoder.dtype)
+        return self.decoder.query_of(self.layer, x_QE[None], self.turn)[0].to(self.q)
+
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """What scores of a model of this dtype are computed in."""

@@ -14,7 +14,7 @@ import attrs
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from sparda_core.distill.scores import visible_entries
+from sparda_core.distill.scores import pool_blocks, visible_entries
 from sparda_core.errors import ConfigError
 from sparda_core.evaluate.study.methods import Method
 from sparda_core.evaluate.study.scene import Scene
@@ -40,7 +40,7 @@ class Scorer:
     def lead(self, method: Method) -> int:
         """How many layers early the method knows its choice."""
         if method.kind == "forecast":
-            return lead_of(self.forecasts[method.label])
+            return self.forecasts[method.label].lead
         return 1 if method.kind.startswith("infinigen") else 0
 
     def source(self, method: Method, layer: int) -> int:
@@ -65,14 +65,14 @@ class Scorer:
         if method.kind == "oracle":
             return lambda rows: attention_mass(scene, rows)
         if method.kind == "forecast":
-            weight = by_target(self.forecasts[method.label])[scene.layer]
+            weight = self.forecasts[method.label].by_target[scene.layer]
             student = scene.heads(weight, self.source(method, scene.layer))
             return lambda rows: _raw_entries(scene, _grid(method), student[:, rows], rows)
         early = method.kind.startswith("infinigen") and scene.layer >= 1
         if not early and method.kind != "query":  # InfiniGen's first layer chooses as query-driven selection does
             grid = method.grid or (scene.spec.window, scene.spec.stride)
             return lambda rows: _softmax_entries(scene, grid, scene.q[:, rows], rows)
-        query = scene.heads(scene.decoder.query_weight(scene.layer), scene.layer - 1) if early else scene.q
+        query = scene.proxy() if early else scene.q
         if method.kind in ("query", "infinigen-softmax"):
             return lambda rows: _softmax_entries(scene, _grid(method), query[:, rows], rows)
         summed = query.reshape(scene.k.shape[0], -1, *query.shape[1:]).sum(1)
@@ -84,16 +84,6 @@ class Scorer:
         first, size = int(scene.positions[0]), (len(scene.positions), scene.k.shape[0], scene.blocks)
         source = torch.Generator(scene.k.device).manual_seed((self.seed * 1009 + scene.layer) * 65537 + first)
         return torch.rand(size, generator=source, device=scene.k.device).transpose(0, 1)
-
-
-def by_target(forecast: ForecastWeights) -> tuple[torch.Tensor, ...]:
-    """One matrix a layer, by the layer whose blocks it chooses."""
-    return (forecast.own, *getattr(forecast, "own_more", ()), *forecast.following)
-
-
-def lead_of(forecast: ForecastWeights) -> int:
-    """How many layers early a Forecast knows."""
-    return 1 + len(getattr(forecast, "own_more", ()))
 
 
 def attention_mass(scene: Scene, rows: slice) -> torch.Tensor:
@@ -111,16 +101,6 @@ def attention_mass(scene: Scene, rows: slice) -> torch.Tensor:
     return torch.stack(out)
 
 
-def pool(score_GQC: torch.Tensor, blocks: int, *, per_block: int, before: int) -> torch.Tensor:
-    """Maximum over what touches a block, [G, Q, N]; -inf where there is nothing.
-
-    per_block  entries that start in a block; before: entries of the block before that reach into it
-    """
-    right = per_block * blocks - score_GQC.shape[-1]
-    padded = F.pad(score_GQC, (before, max(right, 0)), value=-math.inf)
-    return padded.unfold(-1, per_block + before, per_block)[:, :, :blocks].amax(-1)
-
-
 def _softmax_entries(scene: Scene, grid: tuple[int, int], q_HQD: torch.Tensor, rows: slice) -> torch.Tensor:
     entries, seen = scene.entries(grid), _seen(scene, grid, rows)
     groups = entries.shape[0]
@@ -129,28 +109,27 @@ def _softmax_entries(scene: Scene, grid: tuple[int, int], q_HQD: torch.Tensor, r
         logit: torch.Tensor = q_hQD @ c_CD.t() / q_hQD.shape[-1] ** 0.5
         # A query that sees no entry has 0/0: it scores nothing.
         out.append(logit.masked_fill_(~seen, -math.inf).softmax(-1).nan_to_num_(0.0).sum(0))
-    return _pool_entries(scene, grid, torch.stack(out))
+    return pool_blocks(torch.stack(out), scene.blocks, scene.on(grid))
 
 
 def _raw_entries(scene: Scene, grid: tuple[int, int], f_GQD: torch.Tensor, rows: slice) -> torch.Tensor:
     score: torch.Tensor = f_GQD @ scene.entries(grid).transpose(-1, -2)
-    return _pool_entries(scene, grid, score.masked_fill_(~_seen(scene, grid, rows), -math.inf))
+    score.masked_fill_(~_seen(scene, grid, rows), -math.inf)
+    return pool_blocks(score, scene.blocks, scene.on(grid))
 
 
 def _raw_tokens(scene: Scene, summed_GQD: torch.Tensor, rows: slice) -> torch.Tensor:
     """Largest summed logit among a block's tokens and the one before it, as InfiniGen's release pools them."""
     score: torch.Tensor = summed_GQD @ scene.k.transpose(-1, -2)
     future = torch.arange(score.shape[-1], device=score.device)[None] > scene.positions[rows][:, None]
-    return pool(score.masked_fill_(future, -math.inf), scene.blocks, per_block=scene.spec.block, before=1)
+    block = scene.spec.block
+    right = block * scene.blocks - score.shape[-1]
+    padded = F.pad(score.masked_fill_(future, -math.inf), (1, right), value=-math.inf)
+    return padded.unfold(-1, block + 1, block).amax(-1)
 
 
 def _seen(scene: Scene, grid: tuple[int, int], rows: slice) -> torch.Tensor:
     return visible_entries(scene.positions[rows], scene.entries(grid).shape[1], scene.on(grid))
-
-
-def _pool_entries(scene: Scene, grid: tuple[int, int], score_GQC: torch.Tensor) -> torch.Tensor:
-    window, stride = grid
-    return pool(score_GQC, scene.blocks, per_block=scene.spec.block // stride, before=window // stride - 1)
 
 
 def _grid(method: Method) -> tuple[int, int]:

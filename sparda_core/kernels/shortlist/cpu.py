@@ -14,7 +14,7 @@ from sparda_core.kernels.checks import require_shape
 from sparda_core.kernels.entry_arrays import entry_arrays
 from sparda_core.kernels.jit import kernel, parallel_kernel, prange
 from sparda_core.kernels.pool.cpu import raise_blocks
-from sparda_core.kernels.shortlist.reference import shortlist_scores as _reference
+from sparda_core.kernels.shortlist.tensors import shortlist_scores as _on_tensors
 from sparda_core.kernels.topk.choose import choose_blocks
 from sparda_core.layer_view import EntryView
 from sparda_core.shapes import BlockSpec
@@ -27,7 +27,7 @@ _Ids = npt.NDArray[np.int32]
 def shortlist_scores(
     scores: torch.Tensor, means: EntryView, positions: torch.Tensor, spec: BlockSpec, *, keep: int
 ) -> torch.Tensor:
-    """See `shortlist.reference.shortlist_scores`; tensors on another device take the reference itself.
+    """See `shortlist.reference.shortlist_scores`; tensors elsewhere take operations on whole tensors.
 
     A query's result depends on its own scores and means alone, bit for bit. Raises ConfigError on shapes that do not
     fit. Main thread only.
@@ -36,7 +36,7 @@ def shortlist_scores(
     if means.buffer.shape[-1] != 1:
         raise ConfigError(f"means have width {means.buffer.shape[-1]}; a token has one bias a KV head, so want 1")
     if not on_cpu(scores, means.buffer, positions):
-        return _reference(scores, means, positions, spec, keep=keep)
+        return _on_tensors(scores, means, positions, spec, keep=keep)
     first = choose_blocks(scores, positions, spec.with_budget(keep))
     # A query of ones and width 1: what entries are to scoring, means are here.
     like = scores.new_empty(1).expand(positions.shape[0], 1, positions.shape[1], 1)

@@ -73,5 +73,6 @@ def shortlist_scores(
     _shortlist_kernel[batch, heads](
         scores, *scores.stride()[:2], means, *means.stride()[:2], position, means.shape[2], blocks, unseen,
         BLOCK=spec.block, SINK=spec.sink, LOCAL=spec.local, KEEP=keep, TILE=tile,
-        REACH=spec.entries_per_block, SPILL=spec.spill, WINDOW=spec.window, STRIDE=spec.stride, num_warps=choose_warps(tile), **launch_early(early),
+        REACH=spec.entries_per_block, SPILL=spec.spill, WINDOW=spec.window, STRIDE=spec.stride,
+        num_warps=choose_warps(tile), **launch_early(early),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sparda_core.errors import UnknownNameError, WeightsError
+from sparda_core.errors import ConfigError, UnknownNameError, WeightsError
 from sparda_core.models.families.settings import Settings, is_number
 from sparda_core.models.rope_scaling import (
     DynamicScaling,
@@ -42,7 +42,12 @@ def read_rope(settings: Settings) -> tuple[float, RopeScaling | None]:
     if not isinstance(kind, str) or kind not in _KINDS:
         unknown = UnknownNameError(what="rope_type", name=str(kind), known=_KINDS)
         raise WeightsError(f"{rope.source}: {unknown}")
-    return theta, _KINDS[kind](rope, settings)
+    try:
+        return theta, _KINDS[kind](rope, settings)
+    except WeightsError:
+        raise
+    except (ArithmeticError, ConfigError) as error:
+        raise WeightsError(f"{rope.source}: {error}") from error
 
 
 def _linear(rope: Settings, _settings: Settings) -> RopeScaling:

@@ -31,20 +31,29 @@ class ChosenAttention:
 
     def __init__(
         self, *, bound: BoundSelector, selector: Selector, spec: BlockSpec, row: int, query_of: QueryOf,
-        entries: Callable[[int], torch.Tensor],
+        entries: Callable[[int], torch.Tensor], means: Callable[[int], torch.Tensor | None],
+        forecast_lead: int | None,
     ) -> None:  # fmt: skip
-        """`entries`: layer -> its compressed keys [Hk, C, D], those that a chunk's tokens complete included."""
+        """How a row's prompt is chosen from.
+
+        entries        layer -> its compressed keys [Hk, C, D], those that a chunk's tokens complete included
+        means          layer -> those of its token biases [Hk, C], None where the model has none
+        forecast_lead  layers between making a Forecast and choosing by it; None for a model that makes none
+        """
         self._bound, self._selector, self._spec, self._row = bound, selector, spec, row
-        self._query_of, self._entries = query_of, entries
+        self._query_of, self._entries, self._means, self._lead = query_of, entries, means, forecast_lead
         self._forecasts: dict[int, torch.Tensor | None] = {}
         self._scratch: AttendScratch | None = None
 
     def __call__(
         self, layer: int, made: Any, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, offset: int
     ) -> torch.Tensor:  # fmt: skip
-        """[1, Hq, T, D]: attention of the chunk's tokens, the last T of the N in keys and values [Hk, N, D]."""
-        assert bias is None, "a session refuses to read a prompt by choice where tokens have biases"
-        self._forecasts[layer + 1] = made.forecast_next
+        """[1, Hq, T, D]: attention of the chunk's tokens, the last T of the N in keys and values [Hk, N, D] and
+        biases [Hk, N].
+        """
+        if made.forecast_next is not None:
+            assert self._lead is not None, "a Forecast without a lead"
+            self._forecasts[layer + self._lead] = made.forecast_next
         if made.forecast_own is not None:
             self._forecasts[layer] = made.forecast_own
         paged, tokens = in_blocks(keys, values, self._spec.block), made.q.shape[2]
@@ -53,33 +62,43 @@ class ChosenAttention:
         for start in range(0, tokens, piece):
             part = slice(start, min(start + piece, tokens))
             positions = torch.arange(offset + part.start, offset + part.stop, device=keys.device)[None]
-            view = self._view(layer, made, part, positions, keys)
+            view = self._view(layer, made, part, positions, (keys, bias))
             for kind in self._selector.operations(layer, Phase.PREFILL, 0):
                 self._bound.run(kind, view)
             assert view.selection is not None, f"selector left layer {layer} without a selection"
-            self._attend(made.q[0, :, part].transpose(0, 1), paged, view.selection[0], positions[0], out[part])
+            query, chosen = made.q[0, :, part].transpose(0, 1), view.selection[0]
+            self._attend(query, paged, chosen, positions[0], out[part], bias)
         return out.transpose(0, 1)[None]
 
     def _view(
-        self, layer: int, made: Any, part: slice, positions: torch.Tensor, keys: torch.Tensor
+        self, layer: int, made: Any, part: slice, positions: torch.Tensor,
+        kept: tuple[torch.Tensor, torch.Tensor | None],
     ) -> LayerView:  # fmt: skip
+        keys, bias = kept
         forecast, known = self._forecasts.get(layer), keys.shape[1]
-        held = self._entries(layer)[None]
+        means = self._means(layer)
+
+        def entries(held: torch.Tensor) -> EntryView:
+            return EntryView(
+                buffer=held[None], rows=torch.zeros(1, dtype=torch.int64, device=held.device),
+                counts=torch.full((1,), self._spec.entry_count(known), dtype=torch.int64, device=held.device),
+            )  # fmt: skip
+
         return LayerView(
             layer=layer, source=layer, phase=Phase.PREFILL, spec=self._spec, rows=(self._row,), positions=positions,
             x=made.x_norm[:, part], query=made.q[:, :, part],
             forecast=None if forecast is None else forecast[:, :, part],
-            entries=EntryView(
-                buffer=held, rows=torch.zeros(1, dtype=torch.int64, device=held.device),
-                counts=torch.full((1,), self._spec.entry_count(known), dtype=torch.int64, device=held.device),
-            ),
-            query_of=self._query_of, keys=lambda: (keys[None], torch.tensor([known])),
+            entries=entries(self._entries(layer)), query_of=self._query_of,
+            keys=lambda: (keys[None], torch.tensor([known])),
+            bias=None if means is None else entries(means[..., None]),
+            token_bias=lambda: None if bias is None else bias[None],
         )  # fmt: skip
 
     def _attend(
-        self, query: torch.Tensor, paged: Paged, chosen: torch.Tensor, positions: torch.Tensor, out: torch.Tensor
+        self, query: torch.Tensor, paged: Paged, chosen: torch.Tensor, positions: torch.Tensor, out: torch.Tensor,
+        bias: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        """query [T, Hq, D], chosen int32 [Hk, T, W], positions [T]; out [T, Hq, D] is written."""
+        """query [T, Hq, D], chosen int32 [Hk, T, W], positions [T], bias [Hk, N]; out [T, Hq, D] is written."""
         places, q_heads, width = query.shape
         blocks = chosen.to(torch.int32).transpose(0, 1)
         if self._scratch is None or self._scratch.arrived.numel() < places * chosen.shape[0]:
@@ -89,7 +108,8 @@ class ChosenAttention:
             )  # fmt: skip
         shared = Paged(array=paged.array, table=paged.table.expand(places, -1, -1), page_blocks=paged.page_blocks)
         choice = Choice(blocks=blocks, counts=(blocks >= 0).sum(-1, dtype=torch.int32))
-        attend_pages(query, shared, choice, positions.to(torch.int32), self._spec, out, self._scratch)
+        biases = None if bias is None else bias[None].expand(places, -1, -1)
+        attend_pages(query, shared, choice, positions.to(torch.int32), self._spec, out, self._scratch, bias=biases)
 
 
 def in_blocks(keys: torch.Tensor, values: torch.Tensor, block: int) -> Paged:

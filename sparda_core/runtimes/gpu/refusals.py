@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparda_core.errors import CapacityError, ConfigError
-from sparda_core.shapes import ModelShape
+from sparda_core.errors import CapacityError
 
 
 def check_place(place: int, places: int) -> int:
@@ -27,11 +26,3 @@ def check_room(before: Mapping[int, int], more: int, room: int) -> None:
                 says=f"row {row} of {length} tokens cannot grow by {more}: rows of this session hold {room}",
                 hint="crop the row, or open the session with more tokens",
             )  # fmt: skip
-
-
-def check_chosen(shape: ModelShape, mode: str) -> None:
-    """Raise ConfigError for a model whose prompts a GPU cannot read in this mode of prefill."""
-    if shape.token_bias and mode != "dense":
-        raise ConfigError(
-            f"prefill by choice on a GPU knows no token bias, which {shape.name} has: read the prompt with mode='dense'"
-        )

@@ -26,7 +26,7 @@ from sparda_core.runtimes.gpu.machinery import Machinery
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.prefill import Attention, attend_dense, prefill_chunk
 from sparda_core.runtimes.gpu.prompt import CpuHalf
-from sparda_core.runtimes.gpu.refusals import check_chosen, check_place, check_room
+from sparda_core.runtimes.gpu.refusals import check_place, check_room
 from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.planner import check_mode
@@ -221,7 +221,6 @@ class GpuSession(LastStep):
         self._check_row(row)
         self._check_chunk(chunk)
         check_mode(mode)
-        check_chosen(self.shape, mode)
         ids = self._check_tokens(tokens)
         start, machinery, place = self._lengths[row], self._machinery, self._place[row]
         stop = start + ids.numel()
@@ -254,6 +253,7 @@ class GpuSession(LastStep):
         return ChosenAttention(
             bound=self._half.bound, selector=machinery.selector, spec=self.spec, row=row,
             query_of=machinery.decoder.query_of, entries=lambda layer: machinery.tiers.layers[layer].entries[place],
+            means=lambda layer: machinery.tiers.means(layer, place), forecast_lead=machinery.decoder.forecast_lead,
         )  # fmt: skip
 
     def decode(self, tokens: Mapping[int, int]) -> StepResult:

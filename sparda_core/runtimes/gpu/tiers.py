@@ -262,6 +262,10 @@ class GpuTiers:
         """Biases [Hk, stop] of a row's first tokens, a view on the device; None where the model has none."""
         return None if self.bias is None else self.bias.tokens[layer, place, :, :stop]
 
+    def means(self, layer: int, place: int) -> torch.Tensor | None:
+        """Means of a row's biases [Hk, C], a view on the device; None where the model has none."""
+        return None if self.bias is None else self.bias.means[layer, place]
+
     @property
     def used_bytes(self) -> dict[str, int]:
         """Bytes in use by tier: pages that rows hold, and all slots."""

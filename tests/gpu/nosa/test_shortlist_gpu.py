@@ -51,7 +51,7 @@ def chosen(
     seed=st.integers(0, 2**31), positions=st.lists(st.integers(-1, 400), min_size=1, max_size=3),
     unseen=st.integers(0, 1), keep=st.integers(3, 7), levels=st.sampled_from([2, 1000]),
 )  # fmt: skip
-@settings(max_examples=12 if DEVICE.type == "cpu" else 60)
+@settings(max_examples=6 if DEVICE.type == "cpu" else 60)
 def test_both_stages_choose_what_the_cpu_chooses(
     seed: int, positions: list[int], unseen: int, keep: int, levels: int
 ) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
+from sparda_core.compose import make_selector
 from sparda_core.errors import ConfigError
+from sparda_core.models.tiny import tiny_model
+from sparda_core.registry import RUNTIMES
 from sparda_core.runtimes.gpu import chosen
 from sparda_core.runtimes.gpu.chosen import in_blocks
-from tests.gpu.session.worlds import WIDE, Pair, close, prompt
+from sparda_core.runtimes.gpu.options import GpuOptions
+from sparda_core.runtimes.gpu.session import GpuSession
+from sparda_core.runtimes.session import CpuSession
+from sparda_core.runtimes.session_options import SessionOptions
+from tests.gpu.session.worlds import SHAPE, SPEC, WIDE, Pair, close, prompt
 from tests.gpu_env import DEVICE
 
 ON_GPU = DEVICE.type == "cuda"
@@ -47,6 +55,41 @@ def test_scores_and_choice_where_the_tensors_lie_are_those_of_a_cpu(monkeypatch:
         for module in ("score_forecast.cpu", "topk.choose"):
             monkeypatch.setattr(f"sparda_core.kernels.{module}.on_cpu", lambda *_: False)
         close(pair.gpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK), want)
+
+
+def test_forecasts_of_two_layers_ahead_choose_for_those_layers() -> None:
+    shape, runtime = attrs.evolve(SHAPE, layers=4), RUNTIMES.make("resident")
+    selector, logits = make_selector(tiny_model(shape, lead=2), "forecast"), []
+    assert selector.lead == 2
+    here = CpuSession(
+        tiny_model(shape, lead=2), runtime=runtime, selector=selector, spec=SPEC, options=SessionOptions()
+    )
+    there = GpuSession(
+        tiny_model(shape, lead=2, device=DEVICE), runtime=runtime, selector=selector, spec=SPEC,
+        options=GpuOptions(tokens=160),
+    )  # fmt: skip
+    with here, there:
+        for session in (here, there):
+            row = session.add()
+            session.prefill(row, prompt(BEFORE))
+            logits.append(session.prefill(row, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK))
+    close(logits[1], logits[0])
+
+
+@pytest.mark.parametrize("where", ["here", "as on a GPU"])
+def test_a_prompt_read_by_choice_adds_the_bias_of_its_tokens(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    shape, options = attrs.evolve(SHAPE, token_bias=True), {"select_blocks": 2}
+    with Pair(
+        "nosa", "offload-sync", spec=SPEC.with_budget(5), selector_options=options, shape=shape, places=1
+    ) as pair:
+        pair.add(prompt(BEFORE))
+        want = pair.cpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK)
+        if where != "here":
+            for module in ("score_query.cpu", "shortlist.cpu", "topk.choose"):
+                monkeypatch.setattr(f"sparda_core.kernels.{module}.on_cpu", lambda *_: False)
+        close(pair.gpu.prefill(0, prompt(CHOSEN, 2), mode="selector", chunk=CHUNK), want)
+        monkeypatch.undo()
+        pair.steps(1)
 
 
 def test_a_later_turn_reads_what_the_turn_before_and_its_steps_wrote() -> None:
