@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "timeline": ("timeline", "write Perfetto traces of one combination, measured and predicted"),
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
     "train": ("train", "train Forecast projections for a model"),
+    "adapt": ("adapt", "continue a model's own training under sparse attention, as the paper's bases had"),
     "convert": ("convert", "bring Forecast weights from the release's format into ours and back, models into a dtype"),
     "evaluate": ("evaluate", "judge methods on held-out text: recall, KL, churn, misses, tasks, with intervals"),
     "texts": ("texts", "fetch, check and split the texts that `evaluate` and `train` may read"),

@@ -71,11 +71,11 @@ def read_row(
                 visit(layer, p)
                 if layer < layers - 1:
                     group = decoder.shape.group
-                    attention = _attend(p, lengths, group) if attend is None else attend(layer, p, lengths)
+                    attention = attend_dense(p, lengths, group) if attend is None else attend(layer, p, lengths)
                     x = decoder.mlp(layer, decoder.output(layer, x, attention))
 
 
-def _attend(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
+def attend_dense(p: Projections, lengths: Sequence[int], group: int) -> torch.Tensor:
     """Causal attention within each document, [1, Hq, T, D]."""
     parts, start = [], 0
     for length in lengths:

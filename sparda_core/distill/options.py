@@ -64,11 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     learn.add_argument(
         "--entries", default=f"{spec.window}/{spec.stride}", metavar="WINDOW/STRIDE", help="grid of the compressed keys"
     )
-    _add_data(parser)
+    add_data(parser)
     _add_running(parser)
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Options that say what is read."""
     data = parser.add_argument_group("text (default: Python's own library)")
     data.add_argument("--text", type=Path, nargs="+", help="UTF-8 files, or folders of them")
     data.add_argument("--pattern", default="**/*", help="which files of a folder")

@@ -25,6 +25,7 @@ from sparda_core.distill.objectives import Objective, make_objective
 from sparda_core.distill.own_states import DENSE, TEACHER, OwnStates
 from sparda_core.distill.parallel import World
 from sparda_core.distill.rows import Corpus, Draw, Rows, shared_out
+from sparda_core.distill.selected import Selection
 from sparda_core.errors import ConfigError
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights, query_mean
@@ -216,8 +217,9 @@ def _attend(
     """Attention that the states of the next row follow; None for dense."""
     if config.states == DENSE:
         return None
-    return OwnStates(
-        decoder=decoder, weights=[w.detach() for w in weights], lead=config.lead, spec=config.spec,
-        first=config.first_position, chunk_bytes=config.chunk_mib * 2**20,
-        teacher=objective if config.states == TEACHER else None,
-    ).attend  # fmt: skip
+    selection = Selection(
+        decoder=decoder, spec=config.spec, first=config.first_position, chunk_bytes=config.chunk_mib * 2**20
+    )
+    teacher = objective if config.states == TEACHER else None
+    masters = [w.detach() for w in weights]
+    return OwnStates(selection=selection, weights=masters, lead=config.lead, teacher=teacher).attend

@@ -19,7 +19,7 @@ from sparda_core.models.gguf import read_gguf
 from sparda_core.models.safetensors_dir import read_directory
 from sparda_core.models.stream import OnTensor, stream_tensors
 from sparda_core.models.tokenizer import tokenizer_from_gguf
-from sparda_core.models.weights import check_narrowed
+from sparda_core.models.weights import check_narrowed, some
 
 #: Bytes of one file of weights; a larger model is written as several with an index.
 SHARD_BYTES = 4 * 10**9
@@ -44,12 +44,14 @@ def convert_model(
     target: Path,
     *,
     dtype: torch.dtype | None = None,
+    instead: Mapping[str, torch.Tensor] | None = None,
     shard_bytes: int = SHARD_BYTES,
     on_tensor: OnTensor | None = None,
 ) -> ConvertedModel:
     """Write `source` into the new folder `target`; whole, or nothing of it is left.
 
-    dtype   None: as stored (float32 from a GGUF)
+    dtype    None: as stored (float32 from a GGUF)
+    instead  tensors by name that take the place of the source's, of the same shapes
     A tensor is read, converted and written before the next; only a GGUF, whose numbers are packed, is read whole.
     raises  ConfigError where `target` is there already, WeightsError for what load_model refuses, OSError when it
             cannot be written
@@ -57,6 +59,8 @@ def convert_model(
     if target.exists():
         raise ConfigError(f"out={str(target)!r} exists; name a folder that does not")
     settings, weights, dtypes, more = _read(source, dtype)
+    if instead is not None:
+        weights = _Instead(weights, instead, dtypes, f"weights={str(source)!r}")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
     try:
@@ -92,6 +96,32 @@ class _Converted(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+
+class _Instead(_Converted):
+    """Some of a source's tensors, and others in the place of the rest."""
+
+    def __init__(
+        self, source: Any, instead: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype], said: str
+    ) -> None:
+        wrong = [name for name, w in instead.items() if source.sizes.get(name) != tuple(w.shape)]
+        if wrong:
+            raise WeightsError(f"{said}: {some(wrong)} cannot be replaced: it has no such tensors of these shapes")
+        self._other, self._new, self._dtypes, self._source = source, instead, dtypes, said
+        self.sizes = source.sizes
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._new:
+            return self._other[name]  # type: ignore[no-any-return]
+        converted = self._new[name].to("cpu", self._dtypes[name])
+        check_narrowed(name, self._new[name], converted, source=self._source)
+        return converted
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
 
 def _read(source: Path, dtype: torch.dtype | None) -> tuple[dict[str, Any], Any, dict[str, torch.dtype], Any]:

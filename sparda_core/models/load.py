@@ -68,13 +68,16 @@ class ReadModel:
         """Layers between making a Forecast and choosing by it; None without a Forecast."""
         return None if self._forecast is None else self._forecast.lead
 
-    def on(self, device: torch.device | str) -> Model:
-        """The decoder on a device; raises ConfigError for one that there is not."""
+    def weights_on(self, device: torch.device | str) -> Mapping[str, torch.Tensor]:
+        """Tensors by checkpoint name, of `dtype` and on a device; raises ConfigError for one that there is not."""
         check_device(device)
         if isinstance(self._tensors, DirectoryWeights):
-            placed: Mapping[str, torch.Tensor] = self._tensors.on(device)
-        else:
-            placed = {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
+            return self._tensors.on(device)
+        return {key: tensor.to(device, self.dtype) for key, tensor in self._tensors.items()}
+
+    def on(self, device: torch.device | str) -> Model:
+        """The decoder on a device; raises ConfigError for one that there is not."""
+        placed = self.weights_on(device)
         decoder = Decoder(self.config, placed, forecast=self._forecast, source=f"model={self._source!r}")
         return Model(name=self.name, decoder=decoder, tokenizer=self.tokenizer)
 

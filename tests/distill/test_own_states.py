@@ -15,6 +15,7 @@ from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.lesson import LayerLesson, observe
 from sparda_core.distill.objectives import make_objective
 from sparda_core.distill.own_states import OwnStates
+from sparda_core.distill.selected import Selection
 from sparda_core.distill.train import Habits, initial_weights, train
 from sparda_core.errors import ConfigError
 from sparda_core.layer_view import LayerView
@@ -36,9 +37,8 @@ def states(
     **more: Any,
 ) -> list[LayerLesson]:  # fmt: skip
     """Lessons of every layer at every position of the stream from the prompt on."""
-    own = OwnStates(
-        decoder=decoder, weights=forecast.by_target, lead=forecast.lead, spec=spec, first=PROMPT, **more
-    )  # fmt: skip
+    selection = Selection(decoder=decoder, spec=spec, first=PROMPT, **more)
+    own = OwnStates(selection=selection, weights=forecast.by_target, lead=forecast.lead)
     lessons: list[LayerLesson] = []
     ids = toy_stream(sum(lengths) if lengths else TOKENS)
     positions = torch.arange(PROMPT, len(ids))
@@ -146,7 +146,7 @@ def test_states_that_follow_the_teacher_are_those_of_a_session_that_decodes_with
     same = {}
     for states in ("dense", "forecast", "teacher"):
         own = OwnStates(
-            decoder=model.decoder, weights=trained().by_target, lead=1, spec=SPEC, first=PROMPT,
+            selection=Selection(decoder=model.decoder, spec=SPEC, first=PROMPT), weights=trained().by_target, lead=1,
             teacher=objective if states == "teacher" else None,
         )  # fmt: skip
         lessons: list[LayerLesson] = []

@@ -65,8 +65,13 @@ def prices(draw: st.DrawFn, lane: Lane) -> Price:
     ctas = draw(st.integers(1, 4))
     rates = st.sampled_from([0.2, 0.4, 0.9])
     caps = tuple((alone * UNIT, alone * draw(rates) * UNIT) for alone in draw(st.lists(rates, min_size=4, max_size=4)))
-    grid = Grid(ctas=ctas, cluster=draw(st.sampled_from([1, 1, 2])), whole_sm=True)
-    return Price(**common, grid=grid, copy_caps=draw(st.sampled_from([(), caps])))
+    cluster = draw(st.sampled_from([1, 1, 2]))
+    per_sm = draw(st.sampled_from([1, 1, 2])) if cluster == 1 else 1
+    grid = Grid(ctas=ctas, cluster=cluster, per_sm=per_sm, whole_sm=True)
+    if draw(st.booleans()):
+        return Price(**common, grid=grid)
+    late = tuple(beside / 2 for _, beside in caps)
+    return Price(**common, grid=grid, copy_caps=caps, late_caps=draw(st.sampled_from([(), late])))
 
 
 @st.composite

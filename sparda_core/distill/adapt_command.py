@@ -1,0 +1,175 @@
+"""The command line of continued training: options in, a folder that loads as a model out."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sparda_core.distill.adapt import OBJECTIVE, Adapted, adapt, held_out_losses
+from sparda_core.distill.config import SCHEDULES, TrainConfig
+from sparda_core.distill.history import Step
+from sparda_core.distill.options import DTYPES, add_data, sources_of, spec_of
+from sparda_core.distill.prepare import Need, Prepared, prepare
+from sparda_core.distill.report import machine
+from sparda_core.distill.rows import MODES
+from sparda_core.distill.train import Habits
+from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.files import write_whole
+from sparda_core.models.convert_model import convert_model
+from sparda_core.models.decoder import Decoder
+from sparda_core.models.load import SMOLLM2, ReadModel, read_model, smollm2_path
+from sparda_core.models.weights import expected_tensors
+from sparda_core.shapes import BlockSpec
+
+#: Options that are fields of TrainConfig, and what they are here by default.
+USUAL: dict[str, Any] = {
+    "steps": 200, "batch": 4, "window": 4096, "documents": "packed", "first_position": 512, "lr": 5e-5,
+    "schedule": "cosine", "warmup": 20, "lr_floor": 0.1, "clip": 1.0, "weight_decay": 0.0, "seed": 0, "chunk_mib": 256,
+}  # fmt: skip
+_CHOICES = {"documents": MODES, "schedule": SCHEDULES}
+_HELP = {
+    "first_position": "tokens of a document that attend to all before them, as a prompt does",
+    "batch": "rows of a step; they are read one by one", "window": "most tokens of a row of text",
+    "clip": "largest L2 norm of all gradients together; 0: none",
+    "chunk_mib": "memory for attention logits of the queries asked at once",
+}  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare all options."""
+    add, spec = parser.add_argument, BlockSpec()
+    add("--out", type=Path, required=True, help="new folder for the adapted model")
+    add("--model", default=SMOLLM2, help="smollm2, a GGUF file or a checkpoint directory")
+    learn = parser.add_argument_group("learning")
+    for name, usual in USUAL.items():
+        words = f"{_HELP.get(name, name.replace('_', ' '))} (default: {usual})"
+        flag, kind = "--" + name.replace("_", "-"), type(usual)
+        learn.add_argument(flag, dest=name, type=kind, default=usual, choices=_CHOICES.get(name), help=words)
+    for name in ("block", "sink", "local", "budget"):
+        learn.add_argument(f"--{name}", type=int, default=getattr(spec, name), help="as in every other command")
+    learn.add_argument(
+        "--entries", default=f"{spec.window}/{spec.stride}", metavar="WINDOW/STRIDE", help="grid of the compressed keys"
+    )
+    add_data(parser)
+    run = parser.add_argument_group("running")
+    run.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of products, and of the weights written")
+    run.add_argument("--device", default="cpu", help="cpu or cuda")
+    run.add_argument("--checkpoint", type=Path, help="default: OUT with .checkpoint appended")
+    run.add_argument("--checkpoint-every", type=int, default=50, help="steps between checkpoints")
+    run.add_argument("--resume", action="store_true", help="go on from the checkpoint if there is one")
+    run.add_argument("--evaluate-windows", type=int, default=4, help="held-out windows whose loss is told; 0: none")
+    run.add_argument("--results", type=Path, help="also write losses and how they were made as JSON")
+    run.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, write the model, tell what became of its loss. Returns 0; raises SpardaError on bad input."""
+    if args.out.exists():
+        raise ConfigError(f"out={str(args.out)!r} exists; name a folder that does not")
+    config = TrainConfig(
+        spec=spec_of(args), objective=OBJECTIVE, positions=1, **{name: getattr(args, name) for name in USUAL}
+    )
+    console, kind = Console(stderr=True), getattr(torch, args.dtype)
+    read = read_model(args.model, dtype=torch.float32)
+    if config.window > read.shape.context:
+        raise ConfigError(f"window={config.window} must be <= context={read.shape.context} of {read.name}")
+    if read.tokenizer is None:
+        raise WeightsError(f"model={read.name!r} has no tokenizer.json: add it to the model's directory")
+    with tempfile.TemporaryDirectory(prefix="sparda-adapt-") as other:
+        prepared = _prepare(args, config, read, args.cache or Path(other))
+        starts = [0, *prepared.held.ends.tolist()]
+        long_ones = [a for a, b in pairwise(starts) if b - a >= config.window][: args.evaluate_windows]
+        windows = [torch.from_numpy(prepared.held.ids[a : a + config.window].astype("int64")) for a in long_ones]
+        given = read.weights_on(args.device)
+        weights = {name: given[name] for name in expected_tensors(read.config)}
+        told = {"before": _judge(read, weights, windows, config, kind)}
+        result = _adapt(args, config, read, weights, prepared, console)
+        told["after"] = _judge(read, result.weights, windows, config, kind)
+    source = smollm2_path() if args.model == SMOLLM2 else Path(args.model)
+    convert_model(source, args.out, dtype=kind, instead=result.weights)
+    document = _document(args, config, read, prepared, result, told)
+    write_whole(args.out / "sparda-adapt.json", json.dumps(document, indent=1) + "\n")
+    if args.results is not None:
+        write_whole(args.results, json.dumps(document, indent=1) + "\n")
+    _show(args, console, document)
+    return 0
+
+
+def _prepare(args: argparse.Namespace, config: TrainConfig, read: ReadModel, folder: Path) -> Prepared:
+    assert read.tokenizer is not None
+    sources, shares = sources_of(args)
+    need = Need(
+        tokens=config.steps * config.batch * config.window, encode=read.tokenizer.encode, vocab=read.shape.vocab,
+        seed=config.seed, held_out=args.held_out, windows=args.evaluate_windows, window=config.window,
+    )  # fmt: skip
+    return prepare(sources, need, folder, weights=shares)
+
+
+def _judge(
+    read: ReadModel, weights: Any, windows: list[torch.Tensor], config: TrainConfig, kind: torch.dtype
+) -> dict[str, float]:
+    """Held-out losses of these weights; empty without a window."""
+    if not windows:
+        return {}
+    decoder = Decoder(read.config, {name: tensor.to(kind) for name, tensor in weights.items()})
+    return held_out_losses(decoder, windows, config)
+
+
+def _adapt(
+    args: argparse.Namespace, config: TrainConfig, read: ReadModel, weights: dict[str, torch.Tensor],
+    prepared: Prepared, console: Console,
+) -> Adapted:  # fmt: skip
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("adapting", total=config.steps)
+
+        def show(told: Step) -> None:
+            bar.update(task, completed=told.step, description=f"adapting, loss {told.loss:.3f}")
+            if told.step % 25 == 0 or told.step == config.steps:
+                console.print(f"step {told.step}: loss {told.loss:.4f}, gradient {told.norm:.3g}, lr {told.lr:.3g}")
+
+        habits = Habits(
+            checkpoint=args.checkpoint or args.out.with_name(args.out.name + ".checkpoint"),
+            checkpoint_every=args.checkpoint_every, resume=args.resume, on_step=show, base_model=read.name,
+        )  # fmt: skip
+        kind = getattr(torch, args.dtype)
+        return adapt(read.config, weights, prepared.train, config, habits, dtype=kind)
+
+
+def _document(
+    args: argparse.Namespace, config: TrainConfig, read: ReadModel, prepared: Prepared, result: Adapted,
+    told: dict[str, dict[str, float]],
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "what": "next-token loss of held-out text, nats, second half of windows; dense and block-sparse attention",
+        "base_model": read.name, "held_out": told, "losses": [round(loss, 5) for loss in result.history.losses],
+        "config": attrs.asdict(config), "tokens": len(prepared.train.ids), "data_sha256": prepared.train.sha256,
+        "dtype": args.dtype, "wall_s": round(result.wall_s, 1), "machine": machine(args.device),
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+    }  # fmt: skip
+
+
+def _show(args: argparse.Namespace, console: Console, document: dict[str, Any]) -> None:
+    if args.json:
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    elif document["held_out"]["before"]:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="loss of held-out text, nats a token")
+        for name in ("attention", "before", "after"):
+            table.add_column(name)
+        for name in ("dense", "sparse"):
+            table.add_row(name, *(f"{document['held_out'][when][name]:.4f}" for when in ("before", "after")))
+        console.print(table)
+    console.print(f"adapted model: {args.out}", soft_wrap=True)

@@ -1,0 +1,141 @@
+"""Continued training under sparse attention: its loss and gradients, what it learns, and what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+
+from sparda_core.cli.main import main
+from sparda_core.compose import compose
+from sparda_core.distill.adapt import OBJECTIVE, adapt, held_out_losses, token_losses
+from sparda_core.distill.config import TrainConfig
+from sparda_core.distill.rows import Corpus
+from sparda_core.distill.train import Habits
+from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.models.config import DecoderConfig
+from sparda_core.models.convert_model import convert_model
+from sparda_core.models.decoder import Decoder
+from sparda_core.models.load import load_model, read_model
+from sparda_core.models.tiny import random_weights
+from tests.distill.toy import SHAPE, SPEC, toy_config, toy_stream
+from tests.models.gguf_files import write_gguf
+
+CONSTANTS = DecoderConfig(shape=SHAPE)
+PROMPT, TOKENS = 44, 90
+
+
+def weights() -> dict[str, torch.Tensor]:
+    drawn = random_weights(SHAPE, seed=3, dtype=torch.float64)
+    return {name: 6 * w if "q_proj" in name else w for name, w in drawn.items()}
+
+
+def config(**changes: Any) -> TrainConfig:
+    given = {"objective": OBJECTIVE, "positions": 1, "first_position": 40, "clip": 1.0, "lr": 3e-3, "steps": 6}
+    return toy_config(**(given | changes))
+
+
+def test_sparse_losses_are_those_of_a_session_that_reads_the_prompt_and_decodes_the_rest() -> None:
+    decoder, ids = Decoder(CONSTANTS, weights()), toy_stream(TOKENS)
+    want = []
+    with compose(decoder, "query", "offload-sync", spec=SPEC, page_blocks=2).open() as session:
+        row = session.add()
+        logits = session.prefill(row, ids[:PROMPT].tolist())
+        for token in ids[PROMPT:].tolist():
+            want.append(-float(torch.log_softmax(logits, dim=-1)[token]))
+            logits = session.decode({row: token}).logits[0]
+    sparse = token_losses(decoder, ids, (TOKENS,), config(first_position=PROMPT), sparse=True)
+    dense = token_losses(decoder, ids, (TOKENS,), config(first_position=PROMPT), sparse=False)
+    assert sparse.shape == (TOKENS - 1,)
+    assert sparse[PROMPT - 1 :].tolist() == pytest.approx(want, rel=1e-9)
+    assert (sparse - dense)[PROMPT:].abs().max() > 1e-3
+
+
+def test_documents_of_a_row_are_read_apart_and_their_first_tokens_are_not_predicted() -> None:
+    decoder, ids = Decoder(CONSTANTS, weights()), toy_stream(150)
+    together = token_losses(decoder, ids, (90, 60), config(), sparse=True)
+    apart = [token_losses(decoder, part, (len(part),), config(), sparse=True) for part in (ids[:90], ids[90:])]
+    assert len(together) == 148
+    torch.testing.assert_close(together, torch.cat(apart), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight",
+                                  "model.layers.2.input_layernorm.weight", "model.embed_tokens.weight"])  # fmt: skip
+def test_gradients_are_the_slopes_of_the_loss_while_the_choice_stays(name: str) -> None:
+    ids = toy_stream(64)
+
+    def loss(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return token_losses(Decoder(CONSTANTS, given), ids, (64,), config(chunk_mib=1), sparse=True).mean()
+
+    leaf = weights()[name].requires_grad_()
+    loss(weights() | {name: leaf}).backward()  # type: ignore[no-untyped-call]
+    assert leaf.grad is not None
+    way = torch.randn(leaf.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    step = 1e-7
+    up, down = (float(loss(weights() | {name: leaf.detach() + side * step * way})) for side in (1, -1))
+    assert (up - down) / (2 * step) == pytest.approx(float((leaf.grad * way).sum()), rel=1e-4)
+
+
+def test_it_learns_a_text_under_sparse_attention() -> None:
+    text = torch.tensor([(3 * i * i + 5 * i) % 37 for i in range(96)]).repeat(4)
+    run = config(steps=12, lr=1e-2, warmup=1)
+    before = held_out_losses(Decoder(CONSTANTS, weights()), [text[:96]], run)
+    found = adapt(CONSTANTS, weights(), Corpus.one(text), run, Habits(), dtype=torch.float64)
+    after = held_out_losses(Decoder(CONSTANTS, found.weights), [text[:96]], run)
+    assert found.history.steps == 12
+    assert after["sparse"] < before["sparse"] - 0.5
+    assert after["sparse"] != after["dense"]
+
+
+def test_a_killed_run_that_is_resumed_ends_exactly_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    data, path, run = Corpus.one(toy_stream()), tmp_path / "adapt.checkpoint", config(steps=4)
+    whole = adapt(CONSTANTS, weights(), data, run, Habits(), dtype=torch.float64)
+
+    def kill(told: Any) -> None:
+        if told.step == 3:
+            raise KeyboardInterrupt
+
+    habits = Habits(checkpoint=path, checkpoint_every=2, on_step=kill)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(CONSTANTS, weights(), data, run, habits, dtype=torch.float64)
+    again = attrs.evolve(habits, resume=True, on_step=None)
+    resumed = adapt(CONSTANTS, weights(), data, run, again, dtype=torch.float64)
+    assert resumed.history.losses == whole.history.losses
+    assert all(torch.equal(resumed.weights[name], w) for name, w in whole.weights.items())
+    with pytest.raises(ConfigError, match="lr differ"):
+        adapt(CONSTANTS, weights(), data, attrs.evolve(run, lr=1e-3), again, dtype=torch.float64)
+
+
+def test_the_command_writes_a_model_that_loads_and_says_how_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARDA_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "small.gguf")
+    (tmp_path / "text.txt").write_text(" ".join(f"line {i} of the text" for i in range(300)))
+    words = [
+        "adapt", "--out", tmp_path / "adapted", "--model", tmp_path / "small.gguf", "--text", tmp_path / "text.txt",
+        "--steps", 2, "--batch", 1, "--window", 160, "--first-position", 64, "--block", 16, "--entries", "8/4",
+        "--local", 1, "--budget", 4, "--dtype", "float32", "--held-out", 0, "--lr", 0.01, "--warmup", 0, "--json",
+    ]  # fmt: skip
+    assert main([str(word) for word in words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["losses"]) == 2
+    assert told["config"]["spec"]["budget"] == 4
+    assert str(tmp_path) not in json.dumps(told)
+    adapted, base = (load_model(tmp_path / name).decoder for name in ("adapted", "small.gguf"))
+    assert (adapted.query_weight(0) - base.query_weight(0)).abs().max() > 1e-3
+    assert json.loads((tmp_path / "adapted" / "sparda-adapt.json").read_text()) == told
+    assert read_model(tmp_path / "adapted").tokenizer is not None
+    assert main([str(word) for word in words]) == 2
+    assert "exists; name a folder that does not" in capsys.readouterr().err
+
+
+def test_tensors_that_a_model_does_not_have_are_not_written_into_it(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "small.gguf")
+    with pytest.raises(WeightsError, match=r"model\.norm\.weight cannot be replaced"):
+        convert_model(tmp_path / "small.gguf", tmp_path / "new", instead={"model.norm.weight": torch.zeros(3)})
+    assert not (tmp_path / "new").exists()
