@@ -38,11 +38,16 @@ class Contender:
     replays: bool = False
 
 
+#: Share of the free blocks that go by the query in NOSA-8B: 23 of 78. The query's own block is one of `select_blocks`.
+BY_QUERY = 23 / 78
+
+
 def contenders(config: CompareConfig, shape: ModelShape, *, blocks: int, has_forecast: bool) -> list[Contender]:
     """All contenders in the order they are run; `query` before the one that replays it.
 
     blocks        blocks of the longest row: what dense attends to
-    has_forecast  a model without Forecast weights is compared without the selector that needs them
+    has_forecast  a model without Forecast weights is compared without the selectors that need them
+    The two NOSA methods stand among them where the model has a token bias.
     """
     spec = config.spec
     wide = attrs.evolve(spec, local=max(spec.local, spec.budget - spec.sink - 1))
@@ -73,7 +78,14 @@ def contenders(config: CompareConfig, shape: ModelShape, *, blocks: int, has_for
             replays=True,
         ),
     ]  # fmt: skip
-    return [c for c in listed if has_forecast or c.selector != "forecast"]
+    if shape.token_bias:
+        options = {"select_blocks": 1 + round(spec.free * BY_QUERY)}
+        notes = {"nosa": "the query's best blocks", "nosa-forecast": "the Forecast's best blocks, one layer early"}
+        listed += [
+            Contender(label=name, selector=name, note=f"{note}; the rest by the token bias", spec=spec, options=options)
+            for name, note in notes.items()
+        ]
+    return [c for c in listed if has_forecast or "forecast" not in c.selector]
 
 
 def combine(

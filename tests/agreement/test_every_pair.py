@@ -18,7 +18,7 @@ from tests.agreement.worlds import MODEL, SHAPE, SPEC, TOKENS, pair
 
 PROMPT, STEPS = 90, 40
 #: Pairs that are refused on purpose.
-CANNOT = {("query", "offload-prefetch"), ("oracle", "offload-prefetch")}
+CANNOT = {(name, "offload-prefetch") for name in ("query", "oracle", "nosa")}
 #: Few slots, so that victims are needed.
 SCORED: dict[str, object] = {"policy": "score", "slots": 7}
 #: Selectors that give blocks no scores.

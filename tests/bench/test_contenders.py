@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from sparda_core.bench.config import CompareConfig
@@ -13,6 +14,7 @@ from sparda_core.shapes import BlockSpec, named_shape
 
 CONFIG = CompareConfig(spec=BlockSpec(budget=16))
 SHAPE = named_shape("smollm2-135m")
+BIASED = attrs.evolve(SHAPE, token_bias=True)
 
 
 @pytest.fixture
@@ -25,9 +27,11 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_every_registered_selector_competes_and_labels_are_unique() -> None:
-    every = contenders(CONFIG, SHAPE, blocks=64, has_forecast=True)
+    every = contenders(CONFIG, BIASED, blocks=64, has_forecast=True)
     assert {c.selector for c in every} == set(SELECTORS.names())
     assert len({c.label for c in every}) == len(every)
+    plain = {c.selector for c in contenders(CONFIG, SHAPE, blocks=64, has_forecast=True)}
+    assert plain == set(SELECTORS.names()) - {"nosa", "nosa-forecast"}
     order = [c.label for c in every]
     assert order[0] == "dense"
     assert order.index("query") < order.index("replay")
@@ -48,6 +52,16 @@ def test_only_pairs_that_cannot_work_are_refused_and_say_why(recording: Path) ->
     }  # fmt: skip
     assert "slots=16 must be >= budget=64" in refused["dense + offload-sync"]
     assert "nearest workable choice" in refused["query + offload-prefetch"]
+
+
+def test_nosa_competes_with_its_papers_share_of_blocks_by_the_query(recording: Path) -> None:
+    every = contenders(attrs.evolve(CONFIG, spec=BlockSpec(local=16, budget=96)), BIASED, blocks=400, has_forecast=True)
+    assert {c.options["select_blocks"] for c in every if c.selector.startswith("nosa")} == {24}
+    refused = refusals(BIASED, contenders(CONFIG, BIASED, blocks=64, has_forecast=True), CONFIG, recording)
+    assert [pair for pair in refused if pair.startswith("nosa")] == ["nosa + offload-prefetch"]
+    without = {c.label for c in contenders(CONFIG, BIASED, blocks=64, has_forecast=False)}
+    assert "nosa" in without
+    assert without.isdisjoint({"forecast", "nosa-forecast"})
 
 
 def test_a_replay_without_its_recording_is_refused() -> None:
