@@ -33,7 +33,8 @@ def plot_study(report: Report, folder: Path) -> None:
     _lines(grid[1][1], report, "kl", "KL / query-driven selection's", against="query")
     _lines(grid[2][0], report, "churn", "churn of free blocks")
     _misses(grid[2][1], report)
-    grid[0][0].legend(fontsize=8, ncols=2)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, ncols=6, loc="outside lower center")
     save_figure(figure, folder / FIGURE)
     _layers(report, folder / LAYERS)
 
@@ -42,6 +43,8 @@ def _lines(
     axes: Axes, report: Report, metric: str, title: str, *, against: str = "", log: bool = False, chance: bool = False
 ) -> None:
     for at, name in enumerate(report.names(metric)):
+        if name == "random" and metric in ("churn", "kl"):  # far from all others, it would only stretch the scale
+            continue
         found = [report.find(metric, name, b, against=against) for b in report.budgets(metric) if b]
         points = [f for f in found if f is not None]
         if not points:
@@ -60,6 +63,7 @@ def _lines(
         axes.axhline(1, color="grey", linewidth=0.8)
     if log:
         axes.set_yscale("log")
+    axes.set_xticks([budget for budget in report.budgets(metric) if budget])
     axes.set_xlabel("budget, blocks (forced ones included)")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
@@ -96,5 +100,6 @@ def _layers(report: Report, path: Path) -> None:
         axes.set_title(f"{metric.replace('_', ' of ')}, layer by layer, budget {budget}", fontsize=10)
         axes.set_xlabel("layer")
         axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize=8, ncols=2)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, ncols=6, loc="outside lower center")
     save_figure(figure, path)

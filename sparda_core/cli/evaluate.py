@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--split", choices=("held-out", "tuning"), default="held-out", help="documents of --texts")
     model.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="these UTF-8 files instead")
-    model.add_argument("--windows", type=NOT_NEGATIVE, metavar="N", help="windows of text (default: 16; quick: 2)")
+    model.add_argument("--windows", type=NOT_NEGATIVE, metavar="N", help="of text (default: at most 16; quick: 2)")
     model.add_argument("--seed", type=SEED, default=0, metavar="N", help="of `random`, tasks and intervals")
     parser.add_argument(
         "--plot", action=argparse.BooleanOptionalAction, default=True, help="draw figures (needs matplotlib)"
@@ -203,7 +203,8 @@ def prepare(args: argparse.Namespace, config: StudyConfig) -> tuple[Study, Model
     encode = tokenizer_of(model).encode
     documents = _documents(args)
     count = args.windows if args.windows is not None else (2 if args.quick else 16)
-    windows = cut_windows(documents, encode, tokens=config.window, count=count) if count else ()
+    least = 1 if args.windows is None else None
+    windows = cut_windows(documents, encode, tokens=config.window, count=count, least=least) if count else ()
     study = Study(
         decoder=model.decoder.with_forecast(None), methods=methods, config=config, windows=windows,
         scorer=Scorer(forecasts=forecasts, seed=config.seed), encoder=tokenizer_of(model),

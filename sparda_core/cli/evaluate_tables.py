@@ -28,6 +28,7 @@ def show_study(report: Report, folder: Path) -> None:
     _methods(report)
     _table(report, "recall_oracle", "Recall of the oracle's free blocks", chance=True)
     _table(report, "recall_query", "Recall of query-driven selection's free blocks", chance=True)
+    _table(report, "recall_query_from_2", "The same over layers 2 and up", chance=True)
     _table(report, "free_mass", "Attention on free blocks, as a share of the oracle's", against="oracle")
     _table(report, "churn", "Churn of free blocks: share that was not selected a step before")
     _table(report, "kl", "KL(dense || sparse) along the sparse path, nats", digits=4)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode steps recorded, fed with the text's last tokens",
     )  # fmt: skip
     add_combination(parser, selector="forecast", runtime="offload-prefetch")
-    add_spec(parser, BlockSpec())
+    add_spec(parser, BlockSpec(), of_model=True)
     add_text(parser)
     add_model(parser)
     add_device(parser)

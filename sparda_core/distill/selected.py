@@ -7,6 +7,7 @@ the best free ones by whatever scores its blocks. Gradients flow through attenti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import torch
@@ -63,7 +64,7 @@ class Selection:
         done: list[torch.Tensor] = []
         if prompt:
             read = (query[:, :prompt], keys[:, :prompt], values[:, :prompt])
-            done.append(F.scaled_dot_product_attention(*read, is_causal=True, scale=scale))
+            done.append(_attention(*read, is_causal=True, scale=scale))
         step = max(1, self.chunk_bytes // (_COPIES * q.shape[0] * length * q.element_size()))
         with torch.no_grad():
             whole = k.to(torch.float64 if k.dtype == torch.float64 else torch.float32)
@@ -78,7 +79,7 @@ class Selection:
                 score = score or scorer(lesson)
                 seen = seen_tokens(lesson, score(lesson))[..., :stop].repeat_interleave(group, dim=0)
             read = (query[:, start:stop], keys[:, :stop], values[:, :stop])
-            done.append(F.scaled_dot_product_attention(*read, attn_mask=seen, scale=scale))
+            done.append(_attention(*read, attn_mask=seen[None], scale=scale))
         return folded.cut(torch.cat(done, dim=1))
 
     def _lesson(
@@ -91,6 +92,11 @@ class Selection:
             visible=visible_entries(asked, entries.shape[1], spec), free=free_blocks(asked, blocks, spec),
             positions=asked, turn=self.decoder.rotation(asked[None]), spec=spec,
         )  # fmt: skip
+
+
+def _attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **how: Any) -> torch.Tensor:
+    """[Hq, Q, D]; with a batch of one, because torch's fused kernels take four axes only."""
+    return F.scaled_dot_product_attention(query[None], keys[None], values[None], **how)[0]
 
 
 def seen_tokens(lesson: LayerLesson, score_GQN: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 import torch
@@ -58,6 +59,17 @@ class DrawnWeights(Mapping[str, torch.Tensor]):
         return drawn if len(size) == 1 else drawn.mul_(1 / math.sqrt(size[-1]))
 
 
+def synthetic_forecast(
+    shape: ModelShape, *, device: torch.device | str, dtype: torch.dtype, seed: int = 0, lead: int = 1
+) -> ForecastWeights:
+    """Random projections of any lead; those of `synthetic_model` for the same seed."""
+    weights = DrawnWeights(shape, seed, dtype, torch.device(device))
+    size = (shape.kv_heads * shape.head_dim, shape.hidden)
+    names = [*map(own_key, range(lead)), *map(following_key, range(shape.layers - lead))]
+    drawn = [weights.draw(name, size) for name in names]
+    return ForecastWeights.of(drawn, lead=lead, metadata={"init": "random"})
+
+
 def synthetic_model(
     shape: ModelShape,
     *,
@@ -73,17 +85,11 @@ def synthetic_model(
     lead    of the Forecast
     config  constants of the model; of `shape`, with plain Llama's, if None
     """
-    weights = DrawnWeights(shape, seed, dtype, torch.device(device), config)
-    size = (shape.kv_heads * shape.head_dim, shape.hidden)
-    projections: ForecastWeights | None = None
-    if forecast:
-        names = [*map(own_key, range(lead)), *map(following_key, range(shape.layers - lead))]
-        drawn = [weights.draw(name, size) for name in names]
-        projections = ForecastWeights.of(drawn, lead=lead, metadata={"init": "random"})
+    where: dict[str, Any] = {"device": device, "dtype": dtype, "seed": seed}
     decoder = Decoder(
         config or DecoderConfig(shape=shape),
-        weights,
-        forecast=projections,
+        DrawnWeights(shape, seed, dtype, torch.device(device), config),
+        forecast=synthetic_forecast(shape, lead=lead, **where) if forecast else None,
         source=f"random weights of {shape.name}",
     )
     return Model(name=shape.name, decoder=decoder)

@@ -51,6 +51,25 @@ def test_core_cells_are_about_eighty_and_no_two_alike_or_of_one_name() -> None:
     assert cells[0].key == "forecast resident b16 128K"
 
 
+def test_cells_beyond_the_paper_have_names_and_cuts_of_their_own_and_are_compared_with_nothing() -> None:
+    beyond = [cell for cell in core_cells() if cell.beyond]
+    assert [cell.key for cell in beyond if cell.lead > 1 or cell.batch == 1] == [
+        "forecast resident b1 128K entries 8/8", "forecast resident b1 128K entries 4/4",
+        "forecast prefetch b16 128K churn 10% last-selection x1 lead 2",
+        "forecast prefetch b16 128K churn 10% last-selection x1 lead 4",
+    ]  # fmt: skip
+    fine = next(cell for cell in beyond if cell.entries == "4/4")
+    assert (fine.spec.window, fine.spec.stride, fine.spec.budget) == (4, 4, SPEC.budget)
+    assert step_bytes(fine, main_shape(), fine.spec).entries == pytest.approx(
+        4 * step_bytes(attrs.evolve(fine, entries="32/16"), main_shape(), SPEC).entries, rel=1e-3
+    )
+    ours = row_of(beyond[0], measured(1e-3), main_shape(), beyond[0].spec)
+    assert comparisons([*rows_at(16), ours]) == comparisons(rows_at(16))
+    for wrong in ({"entries": "16/8"}, {"lead": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            attrs.evolve(fine, **wrong)
+
+
 def test_the_floor_of_a_step_is_weights_blocks_and_entries_over_the_memory() -> None:
     cell = Cell(selector="forecast", runtime="resident", batch=16, context=1 << 17)
     least = step_bytes(cell, main_shape(), SPEC)

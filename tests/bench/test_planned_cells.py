@@ -20,9 +20,11 @@ class Planning(Bench):
 
     def __init__(self, told: list[str]) -> None:
         self._settings = Settings(warmup=16, steps=96, locality="hisparse", seed=0, gpu_memory_gib=None)
-        shape: Any = main_shape()
-        self._tell, self._model, self._shape = told.append, shape, shape
+        self._tell = told.append
         self._device, self._offloaded, self._host = torch.device("cpu"), [], torch.empty(0, dtype=torch.uint8)
+
+    def _model_of(self, cell: Cell) -> Any:
+        return cell.model
 
     def _gpu_memory(self) -> int:
         return 150 * 10**9

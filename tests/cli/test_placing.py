@@ -51,20 +51,6 @@ def test_the_plan_is_told_first(tiny: Files, capsys: Captured) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_the_model_is_read_in_the_dtype_asked_for(tiny: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def moved(model: ReadModel, device: str) -> None:
-        seen.append(str(model.dtype))
-        raise Moved
-
-    monkeypatch.setattr(ReadModel, "on", moved)
-    for words in ((), ("--dtype", "bfloat16"), ("--dtype", "float16")):
-        assert main(["generate", *options(tiny), *RUN, *words]) == 1
-    assert seen == ["torch.float32", "torch.bfloat16", "torch.float16"]
-
-
-@pytest.mark.usefixtures("gpu")
 def test_what_does_not_fit_is_refused_with_the_numbers_and_nothing_is_moved(tiny: Files, refusal: Refusal) -> None:
     said = refusal("generate", *options(tiny), *RUN, "--gpu-memory-gib", "1")
     assert "the session needs 2." in said
@@ -119,5 +105,5 @@ def test_a_plan_keeps_as_many_layers_resident_as_the_forecast_looks_ahead(
 
 
 def test_options_of_a_gpu_are_refused_without_one(tiny: Files, refusal: Refusal) -> None:
-    said = refusal("generate", "Hello", *tiny.options, "--early", "1", "--no-graph", "--dtype", "bfloat16")
-    assert "--early, --no-graph, --dtype: of a GPU session; add --device cuda" in said
+    said = refusal("generate", "Hello", *tiny.options, "--early", "1", "--no-graph", "--engine", "uva")
+    assert "--early, --engine, --no-graph: of a GPU session; add --device cuda" in said

@@ -141,6 +141,7 @@ ROWS = [row("a", 0.1), row("a", 0.12), row("b", 0.2)]
 def test_figures_are_means_over_layers_1_and_up_and_seeds_are_a_method_of_their_own() -> None:
     values = window_values(ROWS)
     assert values["recall_oracle", "query", 8] == pytest.approx([0.5, 0.52, 0.6])
+    assert values["recall_oracle_from_2", "query", 8] == pytest.approx([0.6, 0.62, 0.7])
     assert values["total_mass", "query", 8] == pytest.approx([1.1, 1.12, 1.2])
     assert values["kl", "forecast:a (2 seeds)", 8] == pytest.approx([0.1, 0.12, 0.2])
     assert values["recall_query", "forecast:a (2 seeds)", 8] == pytest.approx([0.75, 0.77, 0.85])

@@ -196,6 +196,31 @@ def test_an_archive_that_would_unpack_to_more_than_itself_is_refused_before_it_i
         load_forecast(path, TINY_SHAPE)
 
 
+def test_a_tensor_that_repeats_a_value_without_end_is_refused_before_it_is_unrolled(tmp_path: Path) -> None:
+    endless = {name: torch.zeros(1, 1).expand(10**6, 10**6) for name in projections()}
+    with pytest.raises(WeightsError, match="are no plain tensors"):
+        convert_forecast(write(tmp_path / "f.pt", endless), tmp_path / "out.safetensors")
+
+
+def test_a_pickle_with_any_few_bytes_changed_is_read_or_refused(tmp_path: Path) -> None:
+    path, stream = write(tmp_path / "f.pt", {"model_state_dict": projections(), "step": 3}), np.random.default_rng(0)
+    with zipfile.ZipFile(path) as archive:
+        parts = {part.filename: archive.read(part) for part in archive.infolist()}
+    refused = 0
+    for _ in range(150):
+        pickled = bytearray(parts["f/data.pkl"])
+        for _ in range(stream.integers(1, 4)):
+            pickled[stream.integers(len(pickled))] = stream.integers(256)
+        with zipfile.ZipFile(tmp_path / "g.pt", "w") as archive:
+            for name, content in parts.items():
+                archive.writestr(name, bytes(pickled) if name == "f/data.pkl" else content)
+        try:
+            load_forecast(tmp_path / "g.pt", TINY_SHAPE)
+        except WeightsError:
+            refused += 1
+    assert refused > 100, "the check must be able to fail"
+
+
 def test_what_is_no_dictionary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="holds Tensor, must be a dictionary"):
         load_forecast(write(tmp_path / "f.pt", torch.ones(3)), TINY_SHAPE)

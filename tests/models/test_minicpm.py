@@ -148,6 +148,7 @@ def test_the_sparse_config_becomes_the_published_blocks(tmp_path: Path) -> None:
         ({"max_position_embeddings": 32}, "original_max_position_embeddings=64 must be between 2 and"),
         ({"tie_word_embeddings": True}, r"tie_word_embeddings is true, but lm_head\.weight differs"),
         ({"num_experts": 8}, "mixtures of experts"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "must be default, linear, dynamic or longrope"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -37,6 +37,8 @@ def weights() -> dict[str, torch.Tensor]:
         ({"use_sliding_window": True, "sliding_window": 4}, "use_sliding_window=True .*sliding window"),
         ({"sliding_window": 4096}, "sliding_window=4096 is not supported"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types=.*'full_attention' in every layer"),
+        ({"rope_interleaved": True}, "rope_interleaved=True is not supported"),
+        ({"dual_chunk_attention_config": {"chunk_size": 8}}, "attention in chunks is not implemented"),
         ({"num_experts": 8}, "num_experts=8 .*mixtures of experts"),
         ({"num_local_experts": 8}, "num_local_experts=8 .*mixtures of experts"),
         ({"quantization_config": {"bits": 4}}, "quantization_config=.*use the checkpoint in bfloat16"),

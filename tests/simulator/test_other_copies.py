@@ -146,7 +146,7 @@ def test_other_products_lose_to_bytes_in_flight_what_these_do() -> None:
     assert law is not None
     more = [four - two for two, four in zip(TWO_LONE, ONE_OF_FOUR, strict=True)]
     two, four = (law.drag(ctas, in_flight=BULK) for ctas in (2, 4))
-    assert sum(more) / len(more) == pytest.approx(four - two, abs=0.02)
+    assert sum(more) / len(more) == pytest.approx(four - two, abs=0.004)
     assert max(more) - min(more) < 0.015
 
 

@@ -21,6 +21,7 @@ MAIN, NOSA = "minicpm4.1-8b", "nosa-8b"
 #: The shapes measured: 96 blocks of 64 tokens, one sink, and a local band of 2,048 tokens; NOSA-8B's is of 1,024.
 SPECS = {MAIN: BlockSpec(sink=1, local=32, budget=96), NOSA: BlockSpec(sink=1, local=16, budget=96)}
 EARLY = (0, 1, 2)
+ENTRIES = ("32/16", "8/8", "4/4")
 
 
 @attrs.frozen(kw_only=True)
@@ -35,6 +36,8 @@ class Cell:
     copies          "ours": the profile's CTAs and bytes in flight; "paper": 16 CTAs, 32 from batch 32, 16 KiB each
     launches        "graph": one CUDA graph a step; "eager": every kernel launched by the host
     copy_launch     "layer": a copy kernel for each layer; "step": one that stays for the whole step, in a graph
+    lead            layers between selecting and attending, of a Forecast
+    entries         grid of compressed keys, window/stride
     early           how early small kernels start, 0, 1 or 2 (kernels/early.py); None: as early as the device can
     shape           sizes of the model, by name
     """
@@ -51,15 +54,18 @@ class Cell:
     copies: str = "ours"
     launches: str = "graph"
     copy_launch: str = "layer"
+    lead: int = 1
+    entries: str = ENTRIES[0]
     early: int | None = None
     shape: str = MAIN
 
     def __attrs_post_init__(self) -> None:
         check_integer("batch", self.batch, 1)
         check_integer("context", self.context, 1)
+        check_integer("lead", self.lead, 1)
         known_values = (
             ("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES),
-            ("copy_launch", COPY_LAUNCHES), ("shape", tuple(SPECS)),
+            ("copy_launch", COPY_LAUNCHES), ("shape", tuple(SPECS)), ("entries", ENTRIES),
         )  # fmt: skip
         for name, known in known_values:
             if getattr(self, name) not in known:
@@ -87,7 +93,7 @@ class Cell:
         load = f"b{self.batch} {self.context // K}K" if self.context % K == 0 else f"b{self.batch} {self.context}"
         load += "" if self.shape == MAIN else f" {self.shape}"
         if not self.offloads:
-            return f"{self.method} {load}{'' if self.launches == 'graph' else ' eager'}{self._early_word}"
+            return f"{self.method} {load}{'' if self.launches == 'graph' else ' eager'}{self._more_words}"
         extras = [
             word
             for word, plain in (
@@ -97,11 +103,18 @@ class Cell:
             if word != plain
         ]  # fmt: skip
         words = [f"{self.method} {load} churn {self.churn:.0%} {self.policy} x{self.slots:g}", *extras]
-        return " ".join(words) + self._early_word
+        return " ".join(words) + self._more_words
 
     @property
-    def _early_word(self) -> str:
-        return "" if self.early is None else f" early {self.early}"
+    def _more_words(self) -> str:
+        words = "" if self.lead == 1 else f" lead {self.lead}"
+        words += "" if self.entries == ENTRIES[0] else f" entries {self.entries}"
+        return words if self.early is None else f"{words} early {self.early}"
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it has a lead or a grid that the paper has not: no row to compare others with."""
+        return self.lead != 1 or self.entries != ENTRIES[0]
 
     @property
     def told_apart(self) -> bool:
@@ -113,7 +126,8 @@ class Cell:
     @property
     def spec(self) -> BlockSpec:
         """How its rows are cut."""
-        return SPECS[self.shape]
+        window, stride = map(int, self.entries.split("/"))
+        return attrs.evolve(SPECS[self.shape], window=window, stride=stride)
 
     @property
     def model(self) -> ModelShape:
@@ -161,7 +175,7 @@ def core_cells() -> list[Cell]:
     """About 80 cells, headline cells first, none twice; those of another model last, since it must be made anew."""
     cells = itertools.chain(
         headline_cells(), _one_copy(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(),
-        _engines(), _nosa(),
+        _engines(), _beyond(), _nosa(),
     )  # fmt: skip
     return list(dict.fromkeys(cells))
 
@@ -227,6 +241,16 @@ def _bytes() -> Iterator[Cell]:
             selector="forecast", runtime="offload-prefetch", batch=28, context=128 * K, policy=policy, slots=slots,
             host_dtype=dtype,
         )  # fmt: skip
+
+
+def _beyond() -> Iterator[Cell]:
+    """What finer entries cost, and what longer leads buy."""
+    for entries, batch in itertools.product(ENTRIES[1:], (16, 1)):
+        yield Cell(selector="forecast", runtime="resident", batch=batch, context=128 * K, entries=entries)
+    for entries in ENTRIES[1:]:
+        yield Cell(selector="forecast", runtime="offload-prefetch", batch=16, context=128 * K, entries=entries)
+    for lead in (2, 4):
+        yield Cell(selector="forecast", runtime="offload-prefetch", batch=16, context=128 * K, lead=lead)
 
 
 def _nosa() -> Iterator[Cell]:

@@ -24,7 +24,7 @@ from sparda_core.bench.provenance import provenance
 from sparda_core.compose import compose
 from sparda_core.errors import ConfigError
 from sparda_core.models.model import Model
-from sparda_core.models.synthetic import synthetic_model
+from sparda_core.models.synthetic import synthetic_forecast, synthetic_model
 from sparda_core.registry import SELECTORS
 from sparda_core.runtimes.gpu.pinning import pinned_empty
 from sparda_core.runtimes.gpu.session import GpuSession
@@ -93,7 +93,12 @@ class Bench:
             self._model = synthetic_model(
                 cell.model, device=self._device, dtype=torch.bfloat16, seed=self._settings.seed
             )
-        return self._model
+        if cell.lead == 1:
+            return self._model
+        forecast = synthetic_forecast(
+            cell.model, device=self._device, dtype=torch.bfloat16, seed=self._settings.seed, lead=cell.lead
+        )
+        return attrs.evolve(self._model, decoder=self._model.decoder.with_forecast(forecast))
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Time a cell. Raises CapacityError where it does not fit."""
@@ -136,7 +141,8 @@ class Bench:
             runtime = {"slots": round(cell.slots * cell.spec.budget), "policy": cell.policy, "engine": cell.engine}
         selector: str | Selector = cell.selector
         if cell.selector != "dense":
-            selector = Traced(inner=SELECTORS.make(cell.selector), trace=trace, before=trace.history)
+            early = {} if cell.lead == 1 else {"lead": cell.lead}
+            selector = Traced(inner=SELECTORS.make(cell.selector, **early), trace=trace, before=trace.history)
         pair = compose(self._model_of(cell), selector, cell.runtime, spec=cell.spec, runtime_options=runtime)
         if self._tell is not None:
             self._tell(f"{cell.key}: {pair.capacity(check=False, **options).as_line()}\n")
@@ -168,7 +174,7 @@ class Bench:
         """Room for a cell's host store: every layer offloaded, and a page more for each (row, head)."""
         width, shape, spec = 1 if cell.host_dtype == "fp8" else 2, cell.model, cell.spec
         blocks = spec.block_count(cell.context + self._settings.warmup + self._settings.steps + SPARE) + 16
-        layers = shape.layers - (0 if cell.selector in ("query", "nosa") else 1)
+        layers = shape.layers - (0 if cell.selector in ("query", "nosa") else cell.lead)
         pairs = cell.batch * layers * shape.kv_heads
         return pairs * blocks * 2 * spec.block * shape.head_dim * width
 

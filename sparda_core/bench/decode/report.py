@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparda_core.bench.decode.cell import MAIN, Cell
+from sparda_core.bench.decode.cell import ENTRIES, MAIN, Cell
 from sparda_core.bench.decode.floors import link_floor_s, step_bytes
 from sparda_core.shapes import BlockSpec, ModelShape
 
@@ -60,7 +60,9 @@ def _line(row: Row) -> tuple[Any, ...]:
 
 
 class Rows:
-    """Rows by what they measure, for questions that take several. Those with `early` set by hand answer none."""
+    """Rows by what they measure, for questions that take several. Those with `early` set by hand, and those with a lead
+    or entries of ours, answer none.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         # Rows from before there was a choice were launched by layer, and of the main shape.
@@ -68,6 +70,7 @@ class Rows:
             {"copy_launch": "layer", "shape": MAIN, **row}
             for row in rows
             if "refused" not in row and row.get("early") is None
+            and row.get("lead", 1) == 1 and row.get("entries", ENTRIES[0]) == ENTRIES[0]
         ]
 
     def one(self, **fields: Any) -> Row | None:

@@ -22,6 +22,8 @@ Values = dict[tuple[str, str, int], list[float]]
 METRICS: Mapping[str, str] = {
     "recall_query": "of the free blocks that query-driven selection takes, share taken",
     "recall_oracle": "of the free blocks with the most attention, share taken",
+    "recall_query_from_2": "recall_query over layers 2 and up",
+    "recall_oracle_from_2": "recall_oracle over layers 2 and up",
     "free_mass": "attention on the free blocks taken",
     "total_mass": "attention on all blocks attended, forced ones included",
     "churn": "free blocks that were not selected a step before / free blocks",
@@ -63,24 +65,33 @@ class Figure:
 
 
 def window_values(rows: Sequence[Row]) -> Values:
-    """One value a window of every metric, by (metric, method, budget)."""
+    """One value a window of every metric, by (metric, method, budget); the dense model has budget 0."""
     values: Values = {}
     for row in rows:
-        forced = _over_layers(row["forced_mass"])
-        for method, table in row["choice"].items():
-            for metric in _CHOICE:
-                for budget, layers in table[metric].items():
-                    values.setdefault((metric, method, int(budget)), []).append(_over_layers(layers))
-            for budget, layers in table["free_mass"].items():
-                values.setdefault(("total_mass", method, int(budget)), []).append(forced + _over_layers(layers))
-        for method, table in row["path"].items():
-            for budget, found in table.items():
-                for metric in _PATH:
-                    values.setdefault((metric, method, int(budget)), []).append(found[metric])
-        dense = [found["dense_nll"] for table in row["path"].values() for found in table.values()]
-        if dense:
-            values.setdefault(("nll", "dense", 0), []).append(dense[0])
+        for key, value in (*_choices(row), *_answers(row)):
+            values.setdefault(key, []).append(value)
     return _with_seeds(values)
+
+
+def _choices(row: Row) -> Iterator[tuple[tuple[str, str, int], float]]:
+    forced = _over_layers(row["forced_mass"])
+    for method, table in row["choice"].items():
+        for metric in _CHOICE:
+            for budget, layers in table[metric].items():
+                yield (metric, method, int(budget)), _over_layers(layers)
+                if metric.startswith("recall") and len(layers) > 2:
+                    yield (f"{metric}_from_2", method, int(budget)), _over_layers(layers, first=2)
+        for budget, layers in table["free_mass"].items():
+            yield ("total_mass", method, int(budget)), forced + _over_layers(layers)
+
+
+def _answers(row: Row) -> Iterator[tuple[tuple[str, str, int], float]]:
+    found = {(m, int(b)): answers for m, table in row["path"].items() for b, answers in table.items()}
+    for (method, budget), answers in found.items():
+        for metric in _PATH:
+            yield (metric, method, budget), answers[metric]
+    for answers in list(found.values())[:1]:
+        yield ("nll", "dense", 0), answers["dense_nll"]
 
 
 def miss_values(rows: Sequence[Row]) -> Values:
@@ -177,8 +188,8 @@ def by_layer(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, list[float]]]
     return table
 
 
-def _over_layers(layers: Sequence[float]) -> float:
-    some = [value for value in layers[1:] if not math.isnan(value)]
+def _over_layers(layers: Sequence[float], first: int = 1) -> float:
+    some = [value for value in layers[first:] if not math.isnan(value)]
     return sum(some) / len(some) if some else float("nan")
 
 

@@ -33,12 +33,14 @@ class Window:
 
 
 def cut_windows(
-    documents: Sequence[Document], encode: Callable[[str], list[int]], *, tokens: int, count: int, most: int = 3
-) -> tuple[Window, ...]:
+    documents: Sequence[Document], encode: Callable[[str], list[int]], *, tokens: int, count: int, most: int = 3,
+    least: int | None = None,
+) -> tuple[Window, ...]:  # fmt: skip
     """The first window of every document, then the second of every one that has it, until there are `count`.
 
     most    windows of one document; they lie evenly spread over it and do not overlap
-    raises  ConfigError where the documents are too short for a single window, or for `count` of them
+    least   fewer than `count` will do where the documents hold no more, but not fewer than this; None: `count`
+    raises  ConfigError where the documents are too short
     """
     cuts: dict[str, list[Window]] = {}
     found: list[Window] = []
@@ -49,10 +51,10 @@ def cut_windows(
             if document.name not in cuts:  # a long text takes seconds to encode, so only those that are needed are
                 cuts[document.name] = _cut(document, encode(document.text), tokens, most)
             found += cuts[document.name][turn : turn + 1]
-    if len(found) < count:
+    if len(found) < (count if least is None else least):
         raise ConfigError(
-            f"the texts hold {len(found)} windows of {tokens} tokens (at most {most} a document), {count} are asked "
-            "for: add texts, or ask for fewer or shorter windows"
+            f"the texts hold {len(found)} windows of {tokens} tokens (at most {most} a document), {least or count} are "
+            "asked for: add texts, or ask for fewer or shorter windows"
         )
     return tuple(found)
 

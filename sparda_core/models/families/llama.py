@@ -38,6 +38,7 @@ def refuse_foreign_parts(settings: Settings) -> None:
     settings.must_be("hidden_act", "silu")
     for key in ("attention_bias", "mlp_bias"):
         settings.must_be(key, False, why="such biases are not implemented")
+    settings.must_be("rope_interleaved", False, why="a head's halves are rotated together, not its neighbours")
     settings.must_be("use_sliding_window", False, why="layers with a sliding window are not implemented")
     if settings.get("sliding_window") is not None and "use_sliding_window" not in settings.raw:
         raise settings.refusal("sliding_window", "absent", why="layers with a sliding window are not implemented")
@@ -47,6 +48,8 @@ def refuse_foreign_parts(settings: Settings) -> None:
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if settings.get(key):
             raise settings.refusal(key, "absent", why="mixtures of experts are not implemented")
+    if settings.get("dual_chunk_attention_config"):
+        raise settings.refusal("dual_chunk_attention_config", "absent", why="attention in chunks is not implemented")
     for key in ("quantization_config", "compression_config"):
         if settings.get(key):
             raise settings.refusal(key, "absent", why="use the checkpoint in bfloat16, float16 or float32")

@@ -14,7 +14,7 @@ from sparda_core.models.config import DecoderConfig
 from sparda_core.models.families.llama import read_common, refuse_foreign_parts
 from sparda_core.models.families.rope import read_factors, read_rope
 from sparda_core.models.families.settings import Settings
-from sparda_core.models.rope_scaling import LongRopeScaling, RopeScaling
+from sparda_core.models.rope_scaling import Llama3Scaling, LongRopeScaling, RopeScaling, YarnScaling
 from sparda_core.shapes import BlockSpec
 
 
@@ -63,6 +63,11 @@ def read_block_spec(settings: Settings, *, default_window: int, default_topk: in
 def _rope(settings: Settings) -> tuple[float, RopeScaling | None]:
     """LongRoPE by MiniCPM's own rule: a context beyond the original one always takes the long list."""
     theta, scaling = read_rope(settings)
+    if isinstance(scaling, Llama3Scaling | YarnScaling):
+        raise WeightsError(
+            f"{settings.source}: rope_type of a MiniCPM must be default, linear, dynamic or longrope: its own code has "
+            "no other"
+        )
     if not isinstance(scaling, LongRopeScaling):
         return theta, scaling
     context, original = settings.integer("max_position_embeddings"), scaling.original

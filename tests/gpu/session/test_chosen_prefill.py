@@ -132,7 +132,7 @@ def test_what_interrupts_it_leaves_the_row_as_it_was(monkeypatch: pytest.MonkeyP
         pair.steps(1)
 
 
-def _interrupt(*_: Any) -> None:
+def _interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
