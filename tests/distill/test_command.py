@@ -177,6 +177,7 @@ def test_options_that_contradict_each_other_or_their_data_are_refused(folder: Pa
         (("--mds", "a@0"), "must be a number > 0"),
         (("--held-out", "1"), "held_out=1.0 must be >= 0 and < 1"),
         (("--teacher", "5/5"), "divides block=64"),
+        (("--evaluate-windows", "-1"), "evaluate_windows=-1 must be >= 0"),
         (("--entries", "32"), "WINDOW/STRIDE in tokens"),
         (("--source-tokenizer", str(folder / "no.json")), "cannot be read"),
         (("--shard-model",), "needs several processes"),
