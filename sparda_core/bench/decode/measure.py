@@ -143,9 +143,10 @@ class Bench:
         if cell.selector != "dense":
             early = {} if cell.lead == 1 else {"lead": cell.lead}
             selector = Traced(inner=SELECTORS.make(cell.selector, **early), trace=trace, before=trace.history)
-        pair = compose(self._model_of(cell), selector, cell.runtime, spec=cell.spec, runtime_options=runtime)
+        planned = compose(cell.model, selector, cell.runtime, spec=cell.spec, runtime_options=runtime)
         if self._tell is not None:
-            self._tell(f"{cell.key}: {pair.capacity(check=False, **options).as_line()}\n")
+            self._tell(f"{cell.key}: {planned.capacity(check=False, **options).as_line()}\n")
+        pair = attrs.evolve(planned, model=self._model_of(cell))
         host = self._host_memory() if cell.offloads else None
         try:
             with pair.open_gpu(**options, host_memory=host) as session:

@@ -149,8 +149,10 @@ def test_what_does_not_fit_is_refused_and_nothing_changes() -> None:
             pair.gpu.prefill(row, [1, 2, 3])
         with pytest.raises(CapacityError, match="cannot grow by 3"):
             pair.gpu.run(3)
-        with pytest.raises(ConfigError, match="mode='dense'"):
-            pair.gpu.prefill(row, [1], mode="selector")
+        with pytest.raises(ConfigError, match="mode='sparse' is unknown; known: dense, selector"):
+            pair.gpu.prefill(row, [1], mode="sparse")
+        with pytest.raises(CapacityError, match="cannot grow by 3"):
+            pair.gpu.prefill(row, [1, 2, 3], mode="selector")
         with pytest.raises(RowError, match="row=9"):
             pair.gpu.decode({9: 1})
         with pytest.raises(ConfigError, match="ids between 0 and 96"):
