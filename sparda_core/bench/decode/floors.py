@@ -63,7 +63,7 @@ def selection_floor_s(cell: Cell, shape: ModelShape, spec: BlockSpec, *, value_b
 
 
 def kind_floors_s(cell: Cell, shape: ModelShape, spec: BlockSpec, *, value_bytes: float = 2.0) -> dict[str, float]:
-    """Floors of a whole step by kind of operation, of those that have bytes to move: top-k and diff have next to none."""
+    """Floors of a whole step by kind of operation; top-k and diff have next to no bytes to move, and no floor."""
     least = step_bytes(cell, shape, spec, value_bytes=value_bytes)
     query = shape.hidden * shape.q_heads * shape.head_dim
     mlp, head = 3 * shape.hidden * shape.ffn * shape.layers, shape.vocab * shape.hidden
