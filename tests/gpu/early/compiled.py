@@ -161,14 +161,15 @@ def nosa(early: int) -> None:
     )
     shortlist_scores(torch.zeros(B, HK, TOKENS // 64), means, ints(B), SPEC, 1, keep=41, early=early)
     scratch = attend_scratch(
-        places=B, q_heads=HQ, kv_heads=HK, head_dim=D, blocks=96, block=64, dtype=DTYPE, device=torch.device("cpu")
-    )
+        places=B, q_heads=HQ, kv_heads=HK, head_dim=D, blocks=96, block=64, dtype=DTYPE, device=torch.device("cpu"),
+        tuning=Tuning(splits=24, fused_up_to=1),
+    )  # fmt: skip
+    scratch = attrs.evolve(scratch, early=early > 0)
     paged = Paged(array=real(16, 2, 64, D), table=ints(B, HK, TOKENS // 64), page_blocks=1)
     choice = Choice(blocks=ints(B, HK, 96), counts=ints(B, HK))
     attend_pages(
-        real(B, HQ, D), paged, choice, ints(B), SPEC, real(B, HQ, D), attrs.evolve(scratch, early=early > 0),
-        early=early, bias=tokens,
-    )  # fmt: skip
+        real(B, HQ, D), paged, choice, ints(B), SPEC, real(B, HQ, D), scratch, early=early, bias=tokens
+    )
     attend_slots(
         real(B, HQ, D), paged.array, choice.blocks, choice.counts, ints(B), SPEC, real(B, HQ, D), scratch, early=early,
         bias=tokens, logical=choice.blocks,
