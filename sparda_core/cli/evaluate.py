@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparda_core import __version__
 from sparda_core.cli.options import NOT_NEGATIVE, POSITIVE, SEED, add_json
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what = parser.add_argument_group("what is measured")
     what.add_argument(
-        "--methods", nargs="+", default=list(DEFAULT), metavar="NAME",
+        "--methods", nargs="+", default=DEFAULT, metavar="NAME",
         help=f"KIND, forecast:LABEL, either with @WINDOW/STRIDE of its entries; kinds: {', '.join(KINDS)}",
     )  # fmt: skip
     what.add_argument(
@@ -166,7 +167,7 @@ def measure(args: argparse.Namespace, config: StudyConfig) -> Report:
     from sparda_core.evaluate.study.store import Rows
 
     study, model, digests = prepare(args, config)
-    known = identity(study, model=model.name, forecasts=digests, extra={})
+    known = identity(study, model=model.name, forecasts=digests, extra={"sparda": __version__})
     rows = Rows(args.out, known)
     try:
         with progress() as report:

@@ -166,7 +166,7 @@ def _show(args: argparse.Namespace, console: Console, document: dict[str, Any]) 
     if args.json:
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     elif document["held_out"]["before"]:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="loss of held-out text, nats a token")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="held-out loss, nats")
         for name in ("attention", "before", "after"):
             table.add_column(name)
         for name in ("dense", "sparse"):

@@ -144,6 +144,7 @@ class _Run:
         validate = None
         if windows:
             validate = Validation(decoder=self.decoder, windows=windows, spec=config.spec, world=self.world)
+            self.console.print(f"recall while training: {len(windows)} windows, budget {validate.budget}")
 
         def evaluate(forecast: ForecastWeights, step: int) -> Evaluation:
             assert validate is not None
@@ -152,10 +153,13 @@ class _Run:
             self.console.print(f"step {step}: recall {found.oracle:.3f} (oracle), {found.query:.3f} (query-driven)")
             return found
 
+        budget = validate.budget if validate else None
+
         def keep(forecast: ForecastWeights, found: Evaluation) -> None:
             if leads:
-                known = {**self._metadata(prepared, found.step), "held_out_recall": attrs.asdict(found)}
-                _save(_beside(args.out, ".best.safetensors"), attrs.evolve(forecast, metadata=known))
+                recall = {"held_out_recall": {**attrs.asdict(found), "budget": budget}}
+                known = attrs.evolve(forecast, metadata=self._metadata(prepared, found.step) | recall)
+                _save(_beside(args.out, ".best.safetensors"), known)
 
         habits = Habits(
             checkpoint=args.checkpoint or args.out.with_name(args.out.name + ".checkpoint"),

@@ -43,7 +43,7 @@ class Need:
     vocab: int
     seed: int = 0
     held_out: float = attrs.field(default=0.05)
-    windows: int = 0
+    windows: int = attrs.field(default=0)
     window: int = 1
     decode: Callable[[Sequence[int]], str] | None = None
 
@@ -51,6 +51,11 @@ class Need:
     def _a_share(self, attribute: attrs.Attribute[float], value: float) -> None:
         if not 0 <= value < 1:
             raise ConfigError(f"held_out={value!r} must be >= 0 and < 1: a share of all documents")
+
+    @windows.validator
+    def _a_count(self, attribute: attrs.Attribute[int], value: int) -> None:
+        if value < 0:
+            raise ConfigError(f"evaluate_windows={value} must be >= 0: windows of held-out text")
 
 
 @attrs.frozen(kw_only=True, eq=False)

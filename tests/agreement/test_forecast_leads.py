@@ -8,10 +8,15 @@ import torch
 
 from sparda_core.compose import compose, make_selector
 from sparda_core.errors import ConfigError
+from sparda_core.facts import steady_facts
+from sparda_core.kernels.linear.work import project_work
 from sparda_core.layer_view import LayerView
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.tiny import tiny_model
+from sparda_core.plan import Kind, Op
+from sparda_core.work import WorkContext
 from tests.agreement.worlds import SHAPE, SPEC, TOKENS
+from tests.simulator.test_same_order import names, simulated
 
 FIVE = attrs.evolve(SHAPE, layers=5)
 
@@ -70,3 +75,26 @@ def test_selectors_that_need_no_forecast_do_not_care_for_its_lead() -> None:
         row = session.add()
         session.prefill(row, TOKENS[:40])
         assert session.decode({row: 1}).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("lead", [1, 2, 4])
+def test_the_work_of_a_projection_counts_the_rows_that_a_layer_has(lead: int) -> None:
+    decoder = tiny_model(FIVE, seed=7, dtype=torch.float64, lead=lead).decoder
+    context = WorkContext(shape=FIVE, spec=SPEC, forecast=True, forecast_lead=lead)
+    facts = steady_facts(shape=FIVE, spec=SPEC, batch=3, context=90, churn=0.1)
+    for layer in range(FIVE.layers):
+        work = project_work(Op(kind=Kind.PROJECT, layer=layer), facts, context)
+        assert work.flops == 2 * 3 * decoder.layer_weights(layer).fused.numel()
+
+
+@pytest.mark.parametrize("runtime", ["offload-sync", "offload-prefetch"])
+def test_what_ran_with_a_longer_lead_is_what_is_simulated_in_the_same_order(runtime: str) -> None:
+    model = tiny_model(FIVE, seed=7, dtype=torch.float64, lead=2)
+    pair = compose(model, "forecast", runtime, spec=SPEC, page_blocks=2)
+    with pair.open(timeline=True) as session:
+        row = session.add()
+        session.prefill(row, TOKENS[:90])
+        for token in TOKENS[90:94]:
+            result = session.decode({row: token})
+            assert result.timeline is not None
+            assert names(result.timeline) == names(simulated(pair, result.facts))

@@ -11,7 +11,7 @@ import pytest
 
 from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.cell import NOSA, NOSA_CHURN, SPEC, Cell, core_cells, main_shape
-from sparda_core.bench.decode.floors import step_bytes
+from sparda_core.bench.decode.floors import kind_floors_s, step_bytes
 from sparda_core.bench.decode.markdown import bars_table, kinds_table, steps_table
 from sparda_core.bench.decode.report import GAINS, comparisons, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows, table_csv
@@ -68,6 +68,20 @@ def test_cells_beyond_the_paper_have_names_and_cuts_of_their_own_and_are_compare
     for wrong in ({"entries": "16/8"}, {"lead": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             attrs.evolve(fine, **wrong)
+
+
+@pytest.mark.parametrize("selector", ["forecast", "dense"])
+def test_the_floors_of_a_steps_parts_add_up_to_its_own(selector: str) -> None:
+    cell = Cell(selector=selector, runtime="resident", batch=16, context=1 << 17)
+    parts = kind_floors_s(cell, main_shape(), SPEC)
+    assert sum(parts.values()) == pytest.approx(step_bytes(cell, main_shape(), SPEC).floor_s, rel=1e-12)
+    assert parts["mlp"] == 32 * 3 * 4096 * 16384 * 2 / 4.2e12
+    assert (parts["score"] > 0) == (selector == "forecast")
+
+
+def test_a_row_tells_its_cell() -> None:
+    cells = core_cells()
+    assert [Cell.of({**cell.to_plain(), "step_s": 1.0}) for cell in cells] == cells
 
 
 def test_the_floor_of_a_step_is_weights_blocks_and_entries_over_the_memory() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn import functional as F  # noqa: N812
 
 from sparda_core.evaluate.study import path as path_module
 from sparda_core.evaluate.study import scores as scores_module
@@ -16,6 +18,7 @@ from sparda_core.evaluate.study.path import run_dense, run_path
 from sparda_core.evaluate.study.ranks import Bounds, captured, chance, churn, rank_free, recall
 from sparda_core.evaluate.study.scene import Scene
 from sparda_core.models.decoder import Decoder
+from sparda_core.models.tiny import tiny_model
 from tests.evaluate import study_world as world
 
 SPEC = world.SPEC
@@ -180,6 +183,22 @@ def test_answers_are_those_of_all_logits_at_once(monkeypatch: pytest.MonkeyPatch
     assert found.agreement == pytest.approx(float(metrics.next_token_match(right, sparse).double().mean()))
     assert found.nll == pytest.approx(float(metrics.token_nll(sparse, target).mean()))
     assert found.kl > 0
+
+
+def test_answers_of_a_bfloat16_model_come_from_unrounded_logits() -> None:
+    narrow = tiny_model(dtype=torch.bfloat16, forecast=False).decoder
+    _, head, norm = (weight.double() for weight in narrow.table_weights)
+    x = torch.randn(40, 32, generator=torch.Generator().manual_seed(1)).bfloat16()
+    other = (x.float() + 0.01).bfloat16()
+
+    def kl(logits: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        log_p, log_q = (logits(y).log_softmax(-1) for y in (x, other))
+        return float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
+
+    want = kl(lambda y: F.rms_norm(y.double(), (32,), norm, narrow.config.norm_eps) @ head.t())
+    found = compare(narrow, x, other, torch.zeros(40, dtype=torch.int64)).kl
+    assert found == pytest.approx(want, rel=1e-3)
+    assert kl(lambda y: narrow.head(y[None])[0].double()) != pytest.approx(want, rel=1e-2)
 
 
 def test_equal_scores_go_to_the_lower_id_and_free_blocks_come_first() -> None:

@@ -115,6 +115,7 @@ def machine(kernel: str, *, repeated: bool = False) -> GpuProfile:
     other = attrs.evolve(
         law, round_trip_s=fresh, repeated_round_trip_s=again, pairs=None,
         drag_per_byte=law.drag_per_byte.with_value(law.drag_per_byte.value * flying, kernel),
+        drag_most_bytes=law.drag_most_bytes.with_value(law.drag_most_bytes.value / flying, kernel),
     )  # fmt: skip
     # 192 KiB in flight lie outside of what the profile was calibrated for.
     return attrs.evolve(profile, uva=other, extrapolate=True)

@@ -39,7 +39,7 @@ MOVES: dict[str, tuple[dict[str, Any], Any]] = {
     "selector_options": ({"selector": "infinigen"}, (("channels", 8),)), "lead": ({}, 3),
     "runtime": ({}, "offload-sync"), "resident_layers": ({}, 10), "slots": ({}, 200),
     "slot_factor": ({**LRU, "slot_factor": None}, 4.0), "policy": (LRU, "last-selection"),
-    "engine": ({}, "copy-engine"), "ctas": ({}, 8), "cluster": ({"ctas": 16, "batch": 200}, 4),
+    "engine": ({}, "copy-engine"), "ctas": ({}, 8), "cluster": ({"ctas": 4, "batch": 200}, 4),
     "in_flight_kib": ({"churn": 0.5}, 16.0), "host_dtype": ({}, "fp8"), "budget": ({}, 64), "sink": ({}, 2),
     "local": ({}, 16), "block": ({}, 32), "window": ({}, 64), "stride": ({}, 32),
 }  # fmt: skip

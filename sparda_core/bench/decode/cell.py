@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -137,6 +137,11 @@ class Cell:
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it."""
         return attrs.asdict(self)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Cell:
+        """The cell of a row; what rows from before there was a choice lack is as it was then."""
+        return cls(**{field.name: row[field.name] for field in attrs.fields(cls) if field.name in row})
 
 
 #: The main shape's cut.

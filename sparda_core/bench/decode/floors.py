@@ -62,6 +62,18 @@ def selection_floor_s(cell: Cell, shape: ModelShape, spec: BlockSpec, *, value_b
     return moved / HBM_BYTES_PER_S
 
 
+def kind_floors_s(cell: Cell, shape: ModelShape, spec: BlockSpec, *, value_bytes: float = 2.0) -> dict[str, float]:
+    """Floors of a whole step by kind of operation; top-k and diff have next to no bytes to move, and no floor."""
+    least = step_bytes(cell, shape, spec, value_bytes=value_bytes)
+    query = shape.hidden * shape.q_heads * shape.head_dim
+    mlp, head = 3 * shape.hidden * shape.ffn * shape.layers, shape.vocab * shape.hidden
+    matrices = least.weights / value_bytes - head - mlp - query * shape.layers
+    scored = shape.layers * selection_floor_s(cell, shape, spec, value_bytes=value_bytes)
+    moved = {"project": matrices, "output": query * shape.layers, "mlp": mlp, "head": head}
+    floors = {kind: count * value_bytes / HBM_BYTES_PER_S for kind, count in moved.items()}
+    return {**floors, "score": scored if least.entries else 0.0, "attend": least.blocks / HBM_BYTES_PER_S}
+
+
 def link_floor_s(moved_bytes: float) -> float:
     """Floor of a step's transfers."""
     return moved_bytes / LINK_BYTES_PER_S

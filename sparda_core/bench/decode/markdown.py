@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparda_core.bench.decode.bars import Bar
+from sparda_core.bench.decode.cell import Cell
+from sparda_core.bench.decode.floors import kind_floors_s
 from sparda_core.bench.decode.report import Row
 
 #: Kinds of operations in the order of a step, and how the page calls them.
@@ -38,6 +40,27 @@ def kinds_table(rows: Sequence[Row]) -> str:
 def _kind(row: Row, kind: str) -> str:
     taken = row["kinds_s"].get(kind)
     return "-" if taken is None else f"{taken * 1e3:.2f}"
+
+
+def parts_table(rows: Sequence[Row]) -> str:
+    """One line a part of a step: time, floor and their ratio; transfers alone and beside compute that never ends."""
+    return _table(("cell", "part", "ms", "floor ms", "ms / floor"), (line for row in rows for line in _parts(row)))
+
+
+def _parts(row: Row) -> Iterable[list[str]]:
+    cell = Cell.of(row)
+    floors = kind_floors_s(cell, cell.model, cell.spec)
+    for kind in _KINDS:
+        if kind in row["kinds_s"]:
+            yield _part(row["key"], kind, row["kinds_s"][kind], floors.get(kind, 0.0))
+    for name, field in (("transfers, alone", "copies_s"), ("transfers, beside compute", "copies_beside_s")):
+        if row[field]:
+            yield _part(row["key"], name, row[field], row["link_floor_s"])
+
+
+def _part(key: str, name: str, taken_s: float, floor_s: float) -> list[str]:
+    floor, ratio = (f"{floor_s * 1e3:.2f}", f"{taken_s / floor_s:.2f}") if floor_s else ("-", "-")
+    return [key, name, f"{taken_s * 1e3:.2f}", floor, ratio]
 
 
 def bars_table(judged: Sequence[Bar]) -> str:

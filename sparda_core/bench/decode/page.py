@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.markdown import bars_table, kinds_table, steps_table
+from sparda_core.bench.decode.markdown import bars_table, kinds_table, parts_table, steps_table
 from sparda_core.bench.decode.report import Row
 from sparda_core.errors import ConfigError
 
@@ -30,11 +30,27 @@ def _apart(rows: list[Row]) -> list[Row]:
     ]  # fmt: skip
 
 
+def _short_of(rows: list[Row]) -> list[Row]:
+    """Rows that are told in parts and whose bars are missed, each once."""
+    missed = {bar.where for bar in bars(rows) if not bar.met}
+    places = {row["key"]: {row["key"], f"b{row['batch']} {row['context'] // 1024}K"} for row in rows}
+    return [
+        row for row in rows
+        if row["selector"] == "forecast" and row["runtime"] == "offload-prefetch" and row["copy_launch"] == "layer"
+        and "kinds_s" in row and any(where in places[row["key"]] or where.endswith(_at(row)) for where in missed)
+    ]  # fmt: skip
+
+
+def _at(row: Row) -> str:
+    return f"offload-prefetch b{row['batch']} {row['context'] // 1024}K"
+
+
 TABLES: Mapping[str, Callable[[list[Row]], str]] = {
     "steps": lambda rows: steps_table(_headline(rows)),
     "short": lambda rows: steps_table([row for row in rows if row["context"] != 1 << 17]),
     "eager": lambda rows: steps_table([row for row in rows if row["launches"] == "eager"]),
     "kinds": lambda rows: kinds_table(_apart(rows)),
+    "parts": lambda rows: parts_table(_short_of(rows)),
     "bars": lambda rows: bars_table(bars(rows)),
 }
 
