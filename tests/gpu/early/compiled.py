@@ -140,8 +140,8 @@ def select(early: int) -> None:
     quantise_closed(held.array, diff.tail, ints(B), narrow, SPEC, early=early)
 
 
-def attend(early: int, bias: torch.Tensor | None = None) -> None:
-    """Attention of one row over pages and over slots, cut into many pieces whose sum is a kernel of its own."""
+def attend(early: int) -> None:
+    """Attention in place of one row, cut into many pieces, and their sum."""
     q, out, table = real(1, HQ, D), real(1, HQ, D), ints(1, HK, TOKENS // 64)
     scratch = attend_scratch(
         places=1, q_heads=HQ, kv_heads=HK, head_dim=D, blocks=96, block=64, dtype=DTYPE, device=torch.device("cpu"),
@@ -150,11 +150,7 @@ def attend(early: int, bias: torch.Tensor | None = None) -> None:
     scratch = attrs.evolve(scratch, early=early > 0)
     paged = Paged(array=real(16, 2, 64, D), table=table, page_blocks=1)
     choice = Choice(blocks=ints(1, HK, 96), counts=ints(1, HK))
-    attend_pages(q, paged, choice, ints(1), SPEC, out, scratch, early=early, bias=bias)
-    attend_slots(
-        q, paged.array, choice.blocks, choice.counts, ints(1), SPEC, out, scratch, early=early, bias=bias,
-        logical=None if bias is None else choice.blocks,
-    )  # fmt: skip
+    attend_pages(q, paged, choice, ints(1), SPEC, out, scratch, early=early)
 
 
 def nosa(early: int) -> None:
@@ -164,7 +160,20 @@ def nosa(early: int) -> None:
         real(B, HK, D), real(HK), real(HK, HK * D), ints(B), tokens=tokens, means=means, spec=SPEC, early=early
     )
     shortlist_scores(torch.zeros(B, HK, TOKENS // 64), means, ints(B), SPEC, 1, keep=41, early=early)
-    attend(early, tokens[:1])
+    scratch = attend_scratch(
+        places=B, q_heads=HQ, kv_heads=HK, head_dim=D, blocks=96, block=64, dtype=DTYPE, device=torch.device("cpu"),
+        tuning=Tuning(splits=24, fused_up_to=1),
+    )  # fmt: skip
+    scratch = attrs.evolve(scratch, early=early > 0)
+    paged = Paged(array=real(16, 2, 64, D), table=ints(B, HK, TOKENS // 64), page_blocks=1)
+    choice = Choice(blocks=ints(B, HK, 96), counts=ints(B, HK))
+    attend_pages(
+        real(B, HQ, D), paged, choice, ints(B), SPEC, real(B, HQ, D), scratch, early=early, bias=tokens
+    )
+    attend_slots(
+        real(B, HQ, D), paged.array, choice.blocks, choice.counts, ints(B), SPEC, real(B, HQ, D), scratch, early=early,
+        bias=tokens, logical=choice.blocks,
+    )  # fmt: skip
 
 
 def compiled(arch: int, early: int) -> list[dict[str, Any]]:

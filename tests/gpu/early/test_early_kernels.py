@@ -120,9 +120,9 @@ def test_the_compute_lane_waits_for_copies_before_attention_of_offloaded_layers_
     selector: str, runtime: str
 ) -> None:
     """Attention behind a fetch is launched as usual, so no early kernel follows a wait for another lane."""
-    shape = SHAPES["minicpm4.1-8b"]
+    shape, spec = SHAPES["nosa-8b" if selector == "nosa" else "minicpm4.1-8b"], BlockSpec(budget=96)
     try:
-        plan = RUNTIMES.make(runtime).decode_plan(shape=shape, spec=BlockSpec(), selector=SELECTORS.make(selector))
+        plan = RUNTIMES.make(runtime).decode_plan(shape=shape, spec=spec, selector=SELECTORS.make(selector))
     except CombinationError:
         return
     waiting = [
