@@ -107,6 +107,10 @@ class CapacityPlan:
         slots = footprint.slot_count(shape, self.places, self.offloaded_layers, self.slots)
         return {
             "weights": int(footprint.weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)),
+            "norms and biases": int(
+                footprint.small_weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)
+            ),
+            "rotary tables": footprint.rotary_bytes(shape, self.tokens),
             "entries": self._entries(rows),
             "token bias": footprint.bias_bytes(shape, spec, [max(n, spec.window) for n in rows]),
             "slots": slots * self._block(self.kv_bytes),
