@@ -96,8 +96,9 @@ def config_of(args: argparse.Namespace) -> CompareConfig:
     return CompareConfig(
         model=args.model, forecast=args.forecast, text=args.text, max_tokens=args.max_tokens, full=args.full,
         spec=spec_of(args, _own_blocks(args.model)), slots=args.slots, policy=args.policy, batch=args.batch,
-        link_gb_s=args.link_gb_s, device=args.device, out=args.out, seed=args.seed, windows=args.windows, steps=args.quality_steps,
-        task_tokens=args.task_tokens, timed_steps=args.timed_steps, rounds=args.rounds, threads=args.threads,
+        link_gb_s=args.link_gb_s, device=args.device, out=args.out, seed=args.seed, windows=args.windows,
+        steps=args.quality_steps, task_tokens=args.task_tokens, timed_steps=args.timed_steps,
+        rounds=args.rounds, threads=args.threads,
     )  # fmt: skip
 
 
