@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shape", metavar="NAME",
         help=f"the Forecast's base model by name, to check every tensor against: {', '.join(SHAPES)}",
     )  # fmt: skip
-    base.add_argument("--model", type=Path, metavar="PATH", help="the same by its directory")
+    base.add_argument("--model", type=Path, metavar="PATH", help="the same by its checkpoint directory")
     add_json(parser)
 
 

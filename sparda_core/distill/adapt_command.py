@@ -46,9 +46,14 @@ BLOCKS = {
 }  # fmt: skip
 _CHOICES = {"documents": MODES, "schedule": SCHEDULES}
 _HELP = {
+    "steps": "optimiser steps", "batch": "rows of a step; they are read one by one",
+    "window": "most tokens of a row of text",
+    "documents": "rows hold documents apart from each other, one each, or joined as one text",
     "first_position": "tokens of a document that attend to all before them, as a prompt does",
-    "batch": "rows of a step; they are read one by one",
-    "chunk_mib": "memory for attention logits of the queries asked at once",
+    "lr": "peak learning rate", "schedule": "of the learning rate, after the warm-up",
+    "warmup": "steps of a linear warm-up", "lr_floor": "share of the peak at which the cosine ends",
+    "clip": "largest L2 norm of all gradients together; 0: none", "weight_decay": "of AdamW",
+    "seed": "of the documents' order", "chunk_mib": "memory for attention logits of the queries asked at once",
 }  # fmt: skip
 
 
@@ -59,9 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", default=SMOLLM2, help="smollm2, a GGUF file or a checkpoint directory")
     learn = parser.add_argument_group("learning")
     for name, usual in USUAL.items():
-        words = _HELP.get(name, FIELDS[name][2])  # the parser adds the default
         flag, kind = "--" + name.replace("_", "-"), type(usual)
-        learn.add_argument(flag, dest=name, type=kind, default=usual, choices=_CHOICES.get(name), help=words)
+        learn.add_argument(flag, dest=name, type=kind, default=usual, choices=_CHOICES.get(name), help=_HELP[name])
     for name, words in BLOCKS.items():
         learn.add_argument(f"--{name}", type=int, default=getattr(spec, name), help=words)
     learn.add_argument(
