@@ -21,7 +21,7 @@ from rich.table import Table
 from sparda_core.distill.adapt import OBJECTIVE, Adapted, adapt, held_out_losses
 from sparda_core.distill.config import SCHEDULES, TrainConfig
 from sparda_core.distill.history import Step
-from sparda_core.distill.options import DTYPES, FIELDS, add_data, sources_of, spec_of
+from sparda_core.distill.options import DTYPES, add_data, sources_of, spec_of
 from sparda_core.distill.prepare import Need, Prepared, prepare
 from sparda_core.distill.report import machine
 from sparda_core.distill.rows import MODES
