@@ -217,6 +217,12 @@ def test_cells_are_chosen_by_whole_words_where_one_has_the_word(capsys: pytest.C
     assert {cell["engine"] for cell in json.loads(capsys.readouterr().out)} == {"copy-engine"}
 
 
+def test_the_rows_that_the_documentation_shows_are_still_read(capsys: pytest.CaptureFixture[str]) -> None:
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-30-decode-h200.json"
+    assert main(["bench", "decode", "--show", str(results)]) == 0
+    assert "Decode steps" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("damage", ["missing", "text", "list"])
 def test_rows_that_no_table_can_be_made_of_are_refused(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
