@@ -16,12 +16,36 @@ PAGE_BLOCKS = 16
 SCALE_BYTES = 8
 #: A token's bias is float32: it is added to logits, and takes a byte where K and V take 128 (bf16, head dim 128).
 BIAS_BYTES = 4
+#: Rotary tables are float32 whatever the model's dtype.
+ROTARY_BYTES = 4
 
 
 def weight_bytes(shape: ModelShape, *, forecast: bool, width: float) -> float:
-    """All projections and embeddings. With a Forecast there is one a layer, and the first layer's own beside it."""
-    forecasts = (shape.layers + 1) * shape.forecast_weights if forecast else 0
+    """All projections and embeddings; with a Forecast one projection for every layer, whatever its lead."""
+    forecasts = shape.layers * shape.forecast_weights if forecast else 0
     return (shape.weights + forecasts) * width
+
+
+def small_weight_bytes(shape: ModelShape, *, forecast: bool, width: float) -> float:
+    """Norms, what makes the token bias, and biases and norms of heads where the model has them.
+
+    Every row of a layer's one product has a bias, a Forecast's as well; every head has a copy of its norm's weight.
+    """
+    heads = shape.q_heads + 2 * shape.kv_heads if shape.qkv_bias else 0
+    heads += shape.kv_heads if shape.qkv_bias and forecast else 0
+    heads += shape.q_heads + shape.kv_heads if shape.qk_norm else 0
+    bias = shape.kv_heads * (1 + shape.kv_heads * shape.head_dim) if shape.token_bias else 0
+    return (shape.layers * (2 * shape.hidden + heads * shape.head_dim + bias) + shape.hidden) * width
+
+
+def grown(rows: int, need: int) -> int:
+    """Rows of a table that had `rows`, once it holds `need`: it at least doubles, so that growth stays cheap."""
+    return rows if need <= rows else max(need, 2 * rows)
+
+
+def rotary_bytes(shape: ModelShape, tokens: int) -> int:
+    """Cosines and sines of a decoder on a device: as long as the stated context, longer where rows are."""
+    return 2 * grown(shape.context, tokens) * shape.head_dim * ROTARY_BYTES
 
 
 def block_bytes(shape: ModelShape, spec: BlockSpec, width: float) -> float:

@@ -32,6 +32,8 @@ class ModelShape:
     """Sizes of a decoder. Counts are per model, `head_dim` in values.
 
     token_bias  whether every token has a learned bias per layer and KV head, which attention adds to its logits (NOSA)
+    qkv_bias    whether the query, key and value projections have a bias (Qwen2)
+    qk_norm     whether each query and key head has an RMSNorm before its rotation (Qwen3)
     """
 
     name: str
@@ -45,6 +47,8 @@ class ModelShape:
     context: int = attrs.field(validator=_at_least(1))
     tied_embeddings: bool = False
     token_bias: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
 
     @head_dim.validator
     def _even(self, attribute: attrs.Attribute[int], value: int) -> None:
@@ -76,7 +80,7 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """All matrix weights, embeddings counted once when tied; norms and the token bias's few left out."""
+        """All matrix weights, embeddings counted once when tied; norms, biases and the token bias's few left out."""
         tables = 1 if self.tied_embeddings else 2
         return self.layers * self.layer_weights + tables * self.vocab * self.hidden
 

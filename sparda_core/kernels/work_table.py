@@ -59,7 +59,7 @@ def tells_apart(op: Op, facts: StepFacts, context: WorkContext) -> tuple[object,
     if op.kind in _ALIKE:
         return ()
     if op.kind == Kind.PROJECT:
-        return op.layer == 0, op.layer == context.shape.layers - 1
+        return op.layer < context.forecast_lead, op.layer + context.forecast_lead < context.shape.layers
     if op.kind == Kind.APPEND:
         return (op.layer >= context.resident_layers,)
     if op.kind in (Kind.DIFF, Kind.FETCH):

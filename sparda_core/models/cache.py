@@ -74,7 +74,8 @@ def store(source: Path, dtype: torch.dtype, model: CachedModel) -> None:
     """Write the cache; where that fails (no room, no permission) say so and go on without."""
     metadata = {
         "fingerprint": _fingerprint(source),
-        "config": json.dumps(attrs.asdict(model.config)),
+        # Without what is as usual, so that a new constant of some other family leaves this file good.
+        "config": json.dumps(attrs.asdict(model.config, filter=lambda field, value: value != field.default)),
         "tokenizer": model.tokenizer_json,
     }
     path = cache_file(source, dtype)

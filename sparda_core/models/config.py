@@ -33,8 +33,6 @@ class DecoderConfig:
     end_ids         every token that ends a text; left out, eos_id alone
     embed_scale, residual_scale, logit_scale    multipliers of the embedding, of each residual branch
         and of the logits (muP models such as MiniCPM); 1 for a plain Llama
-    qkv_bias        the query, key and value projections have a bias (Qwen2)
-    qk_norm         each query and key head has an RMSNorm before its rotation (Qwen3)
     block_spec      the blocks and entries that the checkpoint was trained with; None where it says none
     """
 
@@ -49,8 +47,6 @@ class DecoderConfig:
     embed_scale: float = attrs.field(default=1.0, validator=_positive)
     residual_scale: float = attrs.field(default=1.0, validator=_positive)
     logit_scale: float = attrs.field(default=1.0, validator=_positive)
-    qkv_bias: bool = False
-    qk_norm: bool = False
     block_spec: BlockSpec | None = None
 
     @end_ids.default

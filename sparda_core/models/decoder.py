@@ -81,10 +81,10 @@ def _layer(weights: Mapping[str, torch.Tensor], layer: int, config: DecoderConfi
 
     heads = {"q": config.shape.q_heads, "k": config.shape.kv_heads}
     return LayerWeights(
-        bias=torch.cat([part(f"self_attn.{name}_proj", "bias") for name in "qkv"]) if config.qkv_bias else None,
+        bias=torch.cat([part(f"self_attn.{name}_proj", "bias") for name in "qkv"]) if config.shape.qkv_bias else None,
         qk_norm=(
             torch.cat([part(f"self_attn.{name}_norm").expand(count, -1) for name, count in heads.items()])
-            if config.qk_norm
+            if config.shape.qk_norm
             else None
         ),
         fused=torch.cat([part(f"self_attn.{name}_proj") for name in "qkv"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import torch
 
+from sparda_core.footprint import grown
 from sparda_core.models.rope_scaling import RopeScaling
 
 
@@ -69,7 +70,7 @@ class RotaryTable:
     def grow(self, length: int) -> None:
         """Make positions [0, length) known; at least doubles, so that growth stays cheap."""
         if length > self.length:
-            self._build(max(length, 2 * self.length))
+            self._build(grown(self.length, length))
 
     def at(self, positions_BT: torch.Tensor) -> Rotation:
         """Rotation for absolute positions, int [B, T].

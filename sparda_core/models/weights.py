@@ -57,9 +57,9 @@ def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     rows = {"q_proj": shape.q_heads * shape.head_dim, "k_proj": shape.kv_heads * shape.head_dim}
     rows["v_proj"] = rows["k_proj"]
     for layer in range(shape.layers):
-        if config.qkv_bias:
+        if shape.qkv_bias:
             names |= {layer_key(layer, f"self_attn.{part}", "bias"): (size,) for part, size in rows.items()}
-        if config.qk_norm:
+        if shape.qk_norm:
             names |= {layer_key(layer, f"self_attn.{part}"): (shape.head_dim,) for part in ("q_norm", "k_norm")}
     return names
 

@@ -64,7 +64,11 @@ class InfiniGen(ScoringDeclaration):
 
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """`proxy` is one matrix product with the target's query weights."""
-        return _proxy_work(facts, context) if op.kind == PROXY else super().work(op, facts, context)
+        if op.kind != PROXY:
+            return super().work(op, facts, context)
+        from sparda_core.kernels.linear.work import query_work
+
+        return query_work(facts.rows * facts.new_tokens, context)
 
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Of the scoring chosen; own-query scoring where the operation runs in its own layer."""
@@ -115,17 +119,6 @@ class InfiniGen(ScoringDeclaration):
                 f"channels={width} must be <= head_dim={shape.head_dim}; lower it, or give None for every dimension"
             )
         return width
-
-
-def _proxy_work(facts: StepFacts, context: WorkContext) -> Work:
-    shape = context.shape
-    tokens = facts.rows * facts.new_tokens
-    outputs = shape.q_heads * shape.head_dim
-    return Work(
-        flops=2.0 * tokens * shape.hidden * outputs,
-        hbm_bytes=shape.hidden * outputs * context.weight_bytes
-        + tokens * (shape.hidden + outputs) * context.activation_bytes,
-    )
 
 
 def _with_skew(scored: Work, facts: StepFacts, context: WorkContext, channels: int) -> Work:

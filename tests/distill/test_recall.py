@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import torch
 
@@ -74,8 +75,8 @@ def test_the_true_query_in_place_of_the_proxy_recalls_everything() -> None:
 
 
 def test_the_proxy_of_a_model_with_biases_and_norms_of_heads_is_its_own_query() -> None:
-    config = DecoderConfig(shape=SHAPE, qkv_bias=True, qk_norm=True)
-    weights = random_weights(SHAPE, seed=3, dtype=torch.float64, config=config)
+    config = DecoderConfig(shape=attrs.evolve(SHAPE, qkv_bias=True, qk_norm=True))
+    weights = random_weights(config.shape, seed=3, dtype=torch.float64, config=config)
     table = measure_recall(Decoder(config, weights), [toy_stream(96)], None, CONFIG)
     assert table.by_layer["infinigen-softmax"][5][0] == pytest.approx(1.0)
 

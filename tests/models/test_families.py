@@ -103,7 +103,7 @@ def test_rows_of_one_batch_do_not_depend_on_each_others_length() -> None:
 def test_every_family_gives_their_logits(tmp_path: Path, family: str, *, tied: bool) -> None:
     theirs = tiny(family, tie_word_embeddings=tied, rope_parameters=ROPES["default"] | THETA)
     model = load_model(save(theirs, tmp_path / "m"))
-    assert (model.shape.tied_embeddings, model.config.qkv_bias, model.config.qk_norm) == (
+    assert (model.shape.tied_embeddings, model.shape.qkv_bias, model.shape.qk_norm) == (
         tied, family == "qwen2", family == "qwen3",
     )  # fmt: skip
     ids_BT = tokens(50)

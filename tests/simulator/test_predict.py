@@ -159,7 +159,7 @@ def test_memory_is_counted_as_laid_out() -> None:
     assert memory_need(staged, facts(rows=2), CONTEXT, gpu()).staging == 2 * 2 * (2 * 7) * block
     with_forecast = attrs.evolve(CONTEXT, forecast=True)
     more = memory_need(pipeline(3, early=True), facts(), with_forecast, gpu()).weights - need.weights
-    assert more == 4 * 8 * 2 * 4 * 2  # three layers and the first one's own: hidden 8 to 2 heads of 4
+    assert more == 3 * 8 * 2 * 4 * 2  # one for each of three layers: hidden 8 to 2 heads of 4
 
 
 def test_where_it_comes_from_is_told() -> None:

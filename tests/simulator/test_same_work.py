@@ -57,6 +57,18 @@ def test_work_by_memory_is_the_work_that_each_operation_has(
             assert remembered(op, facts) == alone(op, facts, of, selector, plan)
 
 
+@pytest.mark.parametrize("lead", [1, 2, 4])
+def test_layers_that_forecast_for_others_or_for_themselves_are_told_apart_at_every_lead(lead: int) -> None:
+    runtime, selector = OffloadPrefetch(engine="uva"), Forecast(lead=lead)
+    plan = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
+    of = WorkContext(
+        shape=SHAPE, spec=SPEC, copy_ctas=3, forecast=True, forecast_lead=lead, resident_layers=plan.resident_layers
+    )
+    remembered, facts = kernel_work(plan, of, selector), uneven(3, plan, prefill=False)
+    for op in plan.ops:
+        assert remembered(op, facts) == alone(op, facts, of, selector, plan)
+
+
 def alone(op: Op, facts: StepFacts, of: WorkContext, selector: Selector, plan: StepPlan) -> Work:
     work = work_of(op, facts, of, selector)
     holds = work.h2d_bytes and op.lane != Lane.COMPUTE

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import attrs
+
 from sparda_core.facts import StepFacts
 from sparda_core.kernels.counts import new_token_count
+from sparda_core.kernels.norm.work import norm_heads_work
 from sparda_core.plan import Op
 from sparda_core.work import Work, WorkContext
 
 
-def product_work(tokens: int, inputs: int, outputs: int, context: WorkContext, *, launches: int = 1) -> Work:
-    """[tokens, inputs] times [inputs, outputs]: weights read once, activations read and written once."""
+def product_work(
+    tokens: int, inputs: int, outputs: int, context: WorkContext, *, launches: int = 1, bias: bool = False
+) -> Work:
+    """[tokens, inputs] times [inputs, outputs]: weights read once, activations read and written once.
+
+    bias  one number an output, added in the same launch
+    """
+    added = outputs if bias else 0
     return Work(
-        flops=2.0 * tokens * inputs * outputs,
-        hbm_bytes=inputs * outputs * context.weight_bytes + tokens * (inputs + outputs) * context.activation_bytes,
+        flops=2.0 * tokens * inputs * outputs + tokens * added,
+        hbm_bytes=(inputs * outputs + added) * context.weight_bytes
+        + tokens * (inputs + outputs) * context.activation_bytes,
         launches=launches,
     )
 
@@ -26,13 +36,38 @@ def embed_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
 def project_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     """Norm, then query, key, value and Forecast rows in one product, then rotary embedding (three launches).
 
+    Norms of heads, where the model has them, are one launch more.
+
     With a Forecast every layer but the last `lead` adds Hk heads for the layer that it forecasts, and the first
     `lead` Hk more for themselves (SparDA, section 3, at lead 1).
     """
     shape, lead = context.shape, context.forecast_lead
     forecasts = (op.layer + lead < shape.layers) + (op.layer < lead) if context.forecast else 0
     heads = shape.q_heads + (2 + forecasts) * shape.kv_heads
-    return product_work(new_token_count(facts), shape.hidden, heads * shape.head_dim, context, launches=3)
+    return with_head_norms(
+        product_work(
+            new_token_count(facts), shape.hidden, heads * shape.head_dim, context, launches=3, bias=shape.qkv_bias
+        ),
+        new_token_count(facts), context,
+    )  # fmt: skip
+
+
+def query_work(tokens: int, context: WorkContext) -> Work:
+    """A layer's query projection alone, on another layer's input: InfiniGen's proxy."""
+    shape = context.shape
+    product = product_work(tokens, shape.hidden, shape.q_heads * shape.head_dim, context, bias=shape.qkv_bias)
+    return with_head_norms(product, tokens, context, keys=False)
+
+
+def with_head_norms(work: Work, tokens: int, context: WorkContext, *, keys: bool = True) -> Work:
+    """The same and the norms of heads behind it, where the model has them."""
+    if not context.shape.qk_norm:
+        return work
+    norms = norm_heads_work(tokens, context, keys=keys)
+    return attrs.evolve(
+        work, flops=work.flops + norms.flops, hbm_bytes=work.hbm_bytes + norms.hbm_bytes,
+        launches=work.launches + norms.launches,
+    )  # fmt: skip
 
 
 def output_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:

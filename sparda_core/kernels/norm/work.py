@@ -15,10 +15,10 @@ def norm_work(tokens: int, context: WorkContext) -> Work:
     return Work(flops=4.0 * values, hbm_bytes=2 * values * context.activation_bytes + weight, ctas=tokens)
 
 
-def norm_heads_work(tokens: int, context: WorkContext) -> Work:
-    """Query and key heads read and written in place, a weight each. In no plan: shapes do not say who has norms."""
+def norm_heads_work(tokens: int, context: WorkContext, *, keys: bool = True) -> Work:
+    """Query heads and, with `keys`, key heads read and written in place, a weight each."""
     shape = context.shape
-    heads = shape.q_heads + shape.kv_heads
+    heads = shape.q_heads + (shape.kv_heads if keys else 0)
     values, weight = tokens * heads * shape.head_dim, heads * shape.head_dim * context.weight_bytes
     return Work(
         flops=4.0 * values, hbm_bytes=2 * values * context.activation_bytes + weight, ctas=tokens * -(-heads // HEADS)

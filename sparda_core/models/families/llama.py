@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.families.rope import read_rope
@@ -57,7 +55,7 @@ def refuse_foreign_parts(settings: Settings) -> None:
 
 def read_common(
     settings: Settings, *, heads_default: str | None = "num_attention_heads", head_dim: int | None = None,
-    tied: bool = False, rope: tuple[float, RopeScaling | None] | None = None, **more: Any,
+    tied: bool = False, rope: tuple[float, RopeScaling | None] | None = None, **more: bool,
 ) -> DecoderConfig:  # fmt: skip
     """What all these families say alike.
 
@@ -65,7 +63,7 @@ def read_common(
     head_dim       None: `head_dim`, or hidden size / heads
     tied           where tie_word_embeddings is absent
     rope           None: as `read_rope` reads it
-    more           further fields of DecoderConfig
+    more           further fields of ModelShape
     raises         WeightsError for anything absent, of a wrong kind or out of bounds
     """
     hidden, q_heads = settings.integer("hidden_size"), settings.integer("num_attention_heads")
@@ -86,11 +84,12 @@ def read_common(
             vocab=settings.integer("vocab_size"),
             context=_context(settings, scaling),
             tied_embeddings=settings.flag("tie_word_embeddings", tied),
+            **more,
         )
         return DecoderConfig(
             shape=shape, rope_theta=theta, rope_scaling=scaling, norm_eps=settings.number("rms_norm_eps", 1e-6),
             bos_id=_first(settings.ids("bos_token_id")), eos_id=_first(ends), end_ids=ends,
-            pad_id=_first(settings.ids("pad_token_id")), **more,
+            pad_id=_first(settings.ids("pad_token_id")),
         )  # fmt: skip
     except WeightsError:
         raise

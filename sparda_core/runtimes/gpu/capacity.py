@@ -107,6 +107,10 @@ class CapacityPlan:
         slots = footprint.slot_count(shape, rows, self.offloaded_layers, self.slots)
         return {
             "weights": int(footprint.weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)),
+            "norms and biases": int(
+                footprint.small_weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)
+            ),
+            "rotary tables": footprint.rotary_bytes(shape, self.tokens),
             "entries": self._entries(),
             "token bias": rows * footprint.bias_bytes(shape, spec, [max(self.tokens, spec.window)]),
             "slots": slots * self._block(self.kv_bytes),

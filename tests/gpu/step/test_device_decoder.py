@@ -28,9 +28,9 @@ SCALED = DecoderConfig(shape=TINY_SHAPE, embed_scale=3.0, residual_scale=0.7, lo
 #: What families have beyond a Llama; rotary rules that depend on the length of the text change within 31 tokens.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "qwen2": {"qkv_bias": True},
-    "qwen3": {"qk_norm": True},
-    "both": {"qkv_bias": True, "qk_norm": True},
+    "qwen2": {"shape": attrs.evolve(TINY_SHAPE, qkv_bias=True)},
+    "qwen3": {"shape": attrs.evolve(TINY_SHAPE, qk_norm=True)},
+    "both": {"shape": attrs.evolve(TINY_SHAPE, qkv_bias=True, qk_norm=True)},
     "dynamic": {"rope_scaling": DynamicScaling(factor=3.0, original=16)},
     "longrope": {
         "rope_scaling": LongRopeScaling(
