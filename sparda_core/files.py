@@ -83,6 +83,7 @@ def make_folder(path: Path) -> Path:
 
     raises  OSError saying which folder; found out before any work is done for it.
     """
+    check_folder(path)
     path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path):
         return path

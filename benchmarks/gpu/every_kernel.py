@@ -28,6 +28,7 @@ from sparda_core.bench.decode.traced import Traced
 from sparda_core.device_view import Choice
 from sparda_core.kernels.attend.gpu import attend_pages, attend_scratch
 from sparda_core.kernels.attend.splitting import Tuning
+from sparda_core.kernels.norm.gpu_heads import norm_heads
 from sparda_core.kernels.tables import Paged
 from sparda_core.models.tiny import tiny_model
 from sparda_core.registry import RUNTIMES, SELECTORS
@@ -163,6 +164,13 @@ def many_pieces() -> None:
     )  # fmt: skip
 
 
+def head_norms() -> None:
+    """Queries and keys of a family that norms each head."""
+    heads, kv = ODD.q_heads, ODD.kv_heads
+    made = torch.randn(3, (heads + 2 * kv) * ODD.head_dim, device=DEVICE, dtype=DTYPE)
+    norm_heads(made, torch.randn(heads + kv, ODD.head_dim, device=DEVICE, dtype=DTYPE), eps=1e-5)
+
+
 def main() -> int:
     """Launch all; name what was left out."""
     names = launched()
@@ -171,6 +179,7 @@ def main() -> int:
         decode(SELECTORS.make(case.selector, **case.chosen), case.runtime, LENGTHS, spec, case.pool, **case.options)
     trace()
     many_pieces()
+    head_norms()
     known = set(every_kernel())
     missing = sorted(known - names)
     print(f"launched {len(names)} of {len(known)} kernels; not launched: {', '.join(missing) or 'none'}", flush=True)

@@ -34,7 +34,7 @@ _SIZE = number(int, least=1)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sparda bench`."""
     parser.add_argument("subject", metavar="SUBJECT", help="what to measure: decode")
-    which = parser.add_argument_group("cells (default: about 80, the headline first)")
+    which = parser.add_argument_group("cells (default: about 90, the headline first)")
     which.add_argument(
         "--only", nargs="+", default=[], metavar="WORD", help="cells whose name holds every one of these words, as b16"
     )

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shape", metavar="NAME",
         help=f"the Forecast's base model by name, to check every tensor against: {', '.join(SHAPES)}",
     )  # fmt: skip
-    base.add_argument("--model", type=Path, metavar="PATH", help="the same by its directory")
+    base.add_argument("--model", type=Path, metavar="PATH", help="the same by its checkpoint directory")
     add_json(parser)
 
 
@@ -47,7 +47,14 @@ def run(args: argparse.Namespace) -> int:
     if args.source.is_dir() or args.source.suffix == ".gguf":
         if args.shape is not None or args.model is not None:
             raise ConfigError("--shape and --model say what a Forecast belongs to; leave them out for a base model")
+        if args.target.suffix in (".pt", ".safetensors"):
+            raise ConfigError(
+                f"out={str(args.target)!r} ends as a file of Forecast weights, and IN={str(args.source)!r} is a base "
+                "model: name a new folder"
+            )
         return _model(args, dtype)
+    if args.target.exists() and args.target.resolve() == args.source.resolve():
+        raise ConfigError(f"out={str(args.target)!r} is the file that is read; name another")
     return _forecast(args, dtype)
 
 

@@ -138,7 +138,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--forecast", type=Path, metavar="FILE",
-        help="Forecast weights, as `sparda train` writes them (default: those shipped with smollm2)",
+        help="Forecast weights: .safetensors, or the published release's .pt (default: those shipped with smollm2)",
     )  # fmt: skip
     group.add_argument(
         "--threads", type=number(int, least=1, most=4096), metavar="CORES",

@@ -22,7 +22,7 @@ from sparda_core.distill.history import History, Step
 from sparda_core.distill.lesson import LayerLesson
 from sparda_core.distill.rows import Corpus, Draw, Row, Rows
 from sparda_core.distill.selected import Selection
-from sparda_core.distill.train import Habits
+from sparda_core.distill.train import Habits, check_step
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.rotary import Rotation
@@ -52,7 +52,7 @@ def adapt(
             of the prompt, which attend densely), the optimiser's numbers, seed and chunk_mib
     habits  checkpoint, checkpoint_every, resume, on_step, base_model
     dtype   that products are computed in; masters, moments and gradients are float32 at least
-    raises  ConfigError for too little text, or a checkpoint of another run
+    raises  ConfigError for too little text, a checkpoint of another run, or a loss that is no longer a number
     """
     rows = Rows(data, window=config.window, mode=config.documents, least=config.first_position + 1)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -73,6 +73,7 @@ def adapt(
         for group in optimiser.param_groups:
             group["lr"] = config.lr_at(done - 1)
         norm = torch.nn.utils.clip_grad_norm_(leaves, config.clip or float("inf"))
+        check_step(done, loss, float(norm), config)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         told = Step(step=done, loss=loss, lr=config.lr_at(done - 1), norm=float(norm), by_layer=(loss,))

@@ -27,7 +27,7 @@ from sparda_core.distill.report import machine
 from sparda_core.distill.rows import MODES
 from sparda_core.distill.train import Habits
 from sparda_core.errors import ConfigError, WeightsError
-from sparda_core.files import write_whole
+from sparda_core.files import check_folder, write_whole
 from sparda_core.models.convert_model import convert_model
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.load import SMOLLM2, ReadModel, read_model, smollm2_path
@@ -39,12 +39,21 @@ USUAL: dict[str, Any] = {
     "steps": 200, "batch": 4, "window": 4096, "documents": "packed", "first_position": 512, "lr": 5e-5,
     "schedule": "cosine", "warmup": 20, "lr_floor": 0.1, "clip": 1.0, "weight_decay": 0.0, "seed": 0, "chunk_mib": 256,
 }  # fmt: skip
+#: Options of the block cut.
+BLOCKS = {
+    "block": "tokens of a block", "sink": "first blocks, always attended",
+    "local": "blocks before the current one, always attended", "budget": "blocks attended, forced ones included",
+}  # fmt: skip
 _CHOICES = {"documents": MODES, "schedule": SCHEDULES}
 _HELP = {
+    "steps": "optimiser steps", "batch": "rows of a step; they are read one by one",
+    "window": "most tokens of a row of text",
+    "documents": "rows hold documents apart from each other, one each, or joined as one text",
     "first_position": "tokens of a document that attend to all before them, as a prompt does",
-    "batch": "rows of a step; they are read one by one", "window": "most tokens of a row of text",
-    "clip": "largest L2 norm of all gradients together; 0: none",
-    "chunk_mib": "memory for attention logits of the queries asked at once",
+    "lr": "peak learning rate", "schedule": "of the learning rate, after the warm-up",
+    "warmup": "steps of a linear warm-up", "lr_floor": "share of the peak at which the cosine ends",
+    "clip": "largest L2 norm of all gradients together; 0: none", "weight_decay": "of AdamW",
+    "seed": "of the documents' order", "chunk_mib": "memory for attention logits of the queries asked at once",
 }  # fmt: skip
 
 
@@ -55,11 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", default=SMOLLM2, help="smollm2, a GGUF file or a checkpoint directory")
     learn = parser.add_argument_group("learning")
     for name, usual in USUAL.items():
-        words = f"{_HELP.get(name, name.replace('_', ' '))} (default: {usual})"
         flag, kind = "--" + name.replace("_", "-"), type(usual)
-        learn.add_argument(flag, dest=name, type=kind, default=usual, choices=_CHOICES.get(name), help=words)
-    for name in ("block", "sink", "local", "budget"):
-        learn.add_argument(f"--{name}", type=int, default=getattr(spec, name), help="as in every other command")
+        learn.add_argument(flag, dest=name, type=kind, default=usual, choices=_CHOICES.get(name), help=_HELP[name])
+    for name, words in BLOCKS.items():
+        learn.add_argument(f"--{name}", type=int, default=getattr(spec, name), help=words)
     learn.add_argument(
         "--entries", default=f"{spec.window}/{spec.stride}", metavar="WINDOW/STRIDE", help="grid of the compressed keys"
     )
@@ -77,8 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, write the model, tell what became of its loss. Returns 0; raises SpardaError on bad input."""
-    if args.out.exists():
-        raise ConfigError(f"out={str(args.out)!r} exists; name a folder that does not")
+    _check_places(args)
     config = TrainConfig(
         spec=spec_of(args), objective=OBJECTIVE, positions=1, **{name: getattr(args, name) for name in USUAL}
     )
@@ -96,6 +103,11 @@ def run(args: argparse.Namespace) -> int:
         given = read.weights_on(args.device)
         weights = {name: given[name] for name in expected_tensors(read.config)}
         told = {"before": _judge(read, weights, windows, config, kind)}
+        if not windows and args.evaluate_windows:
+            console.print(
+                f"no held-out document of >= {config.window} tokens in the text: no loss of held-out text is told; "
+                "raise --held-out, or add text"
+            )
         result = _adapt(args, config, read, weights, prepared, console)
         told["after"] = _judge(read, result.weights, windows, config, kind)
     source = smollm2_path() if args.model == SMOLLM2 else Path(args.model)
@@ -106,6 +118,20 @@ def run(args: argparse.Namespace) -> int:
         write_whole(args.results, json.dumps(document, indent=1) + "\n")
     _show(args, console, document)
     return 0
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    """Refuse now, rather than after hours, a folder that cannot be made and files that would stand in its place."""
+    out = args.out
+    if out.exists():
+        raise ConfigError(f"out={str(out)!r} exists; name a folder that does not")
+    check_folder(out.parent)
+    for name in ("checkpoint", "results"):
+        file = getattr(args, name)
+        if file is not None and file.absolute() == out.absolute():
+            raise ConfigError(f"{name}={str(file)!r} is the place of --out, a folder; name another file")
+    if args.checkpoint_every < 1:
+        raise ConfigError(f"checkpoint_every={args.checkpoint_every} must be >= 1")
 
 
 def _prepare(args: argparse.Namespace, config: TrainConfig, read: ReadModel, folder: Path) -> Prepared:

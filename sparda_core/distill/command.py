@@ -27,10 +27,12 @@ from sparda_core.distill.prepare import Need, Prepared, prepare
 from sparda_core.distill.report import machine
 from sparda_core.distill.sharded import ShardedDecoder
 from sparda_core.distill.sources import Documents
+from sparda_core.distill.teachers import Grid
 from sparda_core.distill.texts import training_documents
 from sparda_core.distill.train import Habits, TrainResult, train
 from sparda_core.distill.validation import Validation
 from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.files import check_folder
 from sparda_core.models.forecast_weights import ForecastWeights, save_forecast
 from sparda_core.models.load import load_model
 from sparda_core.models.model import Model
@@ -46,10 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plan:
         show_plan(args, config)
         return 0
-    if args.out is None or args.out.suffix != ".safetensors":
-        raise ConfigError(f"out={str(args.out)!r} must end in .safetensors")
-    if args.recall_window:
-        recall_config(args, config.spec)  # refused now rather than after hours of training
+    _check(args, config)
     if args.threads is not None:
         if not 1 <= args.threads <= MOST_THREADS:
             raise ConfigError(f"threads={args.threads} must be between 1 and {MOST_THREADS}")
@@ -58,6 +57,38 @@ def run(args: argparse.Namespace) -> int:
     with joined(device) as world:
         _Run(args, config, device, world).work()
     return 0
+
+
+def _check(args: argparse.Namespace, config: TrainConfig) -> None:
+    """Refuse now what would be refused after hours of reading and training."""
+    out = args.out
+    if out is None:
+        raise ConfigError("--out is missing: the Forecast file to write, such as --out forecast.safetensors")
+    if out.suffix != ".safetensors":
+        raise ConfigError(f"out={str(out)!r} must end in .safetensors")
+    if args.shape is not None:
+        raise ConfigError(f"--shape {args.shape}: sizes alone cannot be trained; add --plan, or give --model")
+    _check_places(args)
+    for name in ("checkpoint_every", "evaluate_every"):
+        if getattr(args, name) < 1:
+            raise ConfigError(f"{name}={getattr(args, name)} must be >= 1")
+    if args.recall_window:
+        recall_config(args, config.spec)
+    elif args.results is not None or args.json:
+        asked = "--json" if args.results is None else "--results"
+        raise ConfigError(f"{asked} tells the recall table, which --recall-window 0 leaves out; leave one of them out")
+    Grid.parse(config.teacher, config.spec)
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    beside = (".safetensors", ".best.safetensors", ".curve.csv", ".curve.png")
+    made = {_beside(args.out, ending).absolute() for ending in beside}
+    for name in ("checkpoint", "results"):
+        file = getattr(args, name)
+        if file is not None and file.absolute() in made:
+            raise ConfigError(f"{name}={str(file)!r} is a file that --out writes itself; name another")
+    if args.cache is not None:
+        check_folder(args.cache)
 
 
 class _Run:
@@ -221,6 +252,8 @@ def _load(args: argparse.Namespace, config: TrainConfig, device: str) -> Model:
             f"window={longest} must be <= context={model.shape.context} of {model.name}; "
             "lower --window and --recall-window"
         )
+    if config.lead >= model.shape.layers:
+        raise ConfigError(f"lead={config.lead} must be < layers={model.shape.layers}: lower the lead")
     return model
 
 

@@ -24,10 +24,15 @@ REFERENCE_RUN: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def _at_least(bound: float) -> Any:
+#: Numbers of the optimiser beyond this overflow its float32 arithmetic.
+_MOST = 1e30
+
+
+def _at_least(bound: float, most: float = math.inf) -> Any:
     def check(_instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
-        if not value >= bound or not math.isfinite(value):
-            raise ConfigError(f"{attribute.name}={value!r} must be a finite number >= {bound}")
+        if not bound <= value <= most or not math.isfinite(value):
+            limit = f" and <= {most:g}" if most < math.inf else ""
+            raise ConfigError(f"{attribute.name}={value!r} must be a finite number >= {bound}{limit}")
 
     return check
 
@@ -65,13 +70,13 @@ class TrainConfig:
     documents: str = "packed"
     positions: int = attrs.field(default=512, validator=_at_least(1))
     first_position: int = attrs.field(default=512, validator=_at_least(0))
-    lr: float = attrs.field(default=6e-3, validator=_at_least(0))
+    lr: float = attrs.field(default=6e-3, validator=_at_least(0, _MOST))
     schedule: str = attrs.field(default="cosine", validator=attrs.validators.in_(SCHEDULES))
     warmup: int = attrs.field(default=20, validator=_at_least(0))
-    lr_floor: float = attrs.field(default=0.02, validator=_at_least(0))
+    lr_floor: float = attrs.field(default=0.02, validator=_at_least(0, 1))
     clip: float = attrs.field(default=0.0, validator=_at_least(0))
-    weight_decay: float = attrs.field(default=0.0, validator=_at_least(0))
-    eps: float = attrs.field(default=1e-8, validator=_at_least(0))
+    weight_decay: float = attrs.field(default=0.0, validator=_at_least(0, _MOST))
+    eps: float = attrs.field(default=1e-8, validator=_at_least(0, _MOST))
     lead: int = attrs.field(default=1, validator=_at_least(1))
     states: str = attrs.field(default="dense", validator=attrs.validators.in_(("dense", "forecast", "teacher")))
     seed: int = attrs.field(default=0, validator=_at_least(0))

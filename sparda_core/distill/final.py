@@ -13,6 +13,7 @@ from sparda_core.distill.recall import BUDGETS, RecallConfig, RecallTable, measu
 from sparda_core.distill.report import write_report
 from sparda_core.distill.texts import held_out_documents
 from sparda_core.distill.train import TrainResult
+from sparda_core.errors import ConfigError
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.forecast_weights import ForecastWeights
 from sparda_core.models.tokenizer import Tokenizer
@@ -21,6 +22,12 @@ from sparda_core.shapes import BlockSpec
 
 def recall_config(args: argparse.Namespace, spec: BlockSpec) -> RecallConfig:
     """Second half of windows of --recall-window tokens, at the usual budgets that leave anything to choose."""
+    least = 2 * (spec.sink + spec.local + 2) * spec.block
+    if args.recall_window < least:
+        raise ConfigError(
+            f"recall_window={args.recall_window} must be >= {least}, so that its second half has free blocks to "
+            "choose between; 0 leaves the table out"
+        )
     budgets = tuple(budget for budget in BUDGETS if budget > spec.forced) or (spec.budget,)
     return RecallConfig(spec=spec, budgets=budgets, window=args.recall_window, first=args.recall_window // 2)
 

@@ -74,7 +74,7 @@ class TextFiles:
                 self._files.append((path.name, path))
                 continue
             found = sorted(
-                file for file in path.glob(pattern)
+                file for file in _matching(path, pattern)
                 if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
             )  # fmt: skip
             if not found:
@@ -96,6 +96,15 @@ class TextFiles:
         for name, path in self._files:
             digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode())
         return digest.hexdigest()
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"pattern={pattern!r} is none ({error}); write it relative to the folder, as in '**/*.txt'"
+        ) from error
 
 
 class HuggingFace:

@@ -45,6 +45,11 @@ class Grid:
                 f"teacher={text!r} must have a window that is a multiple of its stride, "
                 f"and a stride that divides block={spec.block}"
             )
+        if grid.window > max(spec.block, spec.window):
+            raise ConfigError(
+                f"teacher={text!r} must have a window <= {max(spec.block, spec.window)}, the tokens of a block: "
+                "a longer one blurs the blocks that are to be told apart"
+            )
         return grid
 
     def entries(self, k_GTD: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ moments are float32 whatever the model's dtype (float64 for a float64 model).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -113,7 +114,7 @@ def train(
     data    tokens of whole documents; a tensor int [N] is one document
     world   this process among those that share the run; the result is the same on all, up to rounding
     raises  ConfigError for too little text, a batch that the processes cannot share evenly, or a checkpoint
-            of another run
+            of another run, or once the loss is no longer a number
     """
     habits, world = habits or Habits(), world or World()
     corpus = data if isinstance(data, Corpus) else Corpus.one(data)
@@ -167,10 +168,21 @@ def _update(
     lr = config.lr_at(done - 1)
     for group in optimiser.param_groups:
         group["lr"] = lr
-    norm = torch.nn.utils.clip_grad_norm_(weights, config.clip or float("inf"))
+    norm = float(torch.nn.utils.clip_grad_norm_(weights, config.clip or float("inf")))
+    loss = sum(by_layer) / len(by_layer)
+    check_step(done, loss, norm, config)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    return Step(step=done, loss=sum(by_layer) / len(by_layer), lr=lr, norm=float(norm), by_layer=by_layer)
+    return Step(step=done, loss=loss, lr=lr, norm=norm, by_layer=by_layer)
+
+
+def check_step(step: int, loss: float, norm: float, config: TrainConfig) -> None:
+    """Stop a run that has diverged, before its weights are overwritten; raises ConfigError with its numbers."""
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise ConfigError(
+            f"step {step}: loss={loss} and gradient={norm} must be finite, with lr={config.lr}, "
+            f"weight_decay={config.weight_decay}, clip={config.clip}: the run has diverged; lower lr or weight_decay"
+        )
 
 
 def _fill_gradients(

@@ -58,9 +58,9 @@ def _gpu_findings(profile: GpuProfile) -> Iterator[str]:
 
 def _plausible(profile: GpuProfile) -> Iterator[str]:
     """A number far outside what any device has is in another unit than its field's."""
-    for part in ("memory", "compute", "launch", "link", "uva", "copy_engine", "cpu_gather"):
+    for part in (field.name for field in attrs.fields(GpuProfile)):
         section = getattr(profile, part)
-        if section is None:
+        if not attrs.has(type(section)):
             continue
         for field in attrs.fields(type(section)):
             quantity = getattr(section, field.name)

@@ -20,6 +20,7 @@ from sparda_core.cli.main import main
 from sparda_core.errors import ConfigError
 from sparda_core.simulator.locality_file import load_locality
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 KINDS = {"project": 5e-4, "score": 6e-4, "select": 2e-4, "attend": 1e-3, "output": 4e-4, "mlp": 3e-3, "head": 2e-4}
 
 
@@ -183,6 +184,12 @@ def test_a_document_holds_all_rows_and_is_shown_again(tmp_path: Path, capsys: py
     assert "a row lacks copies_beside_s" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*-decode-h200.json")), ids=lambda path: path.stem)
+def test_every_measurement_that_is_kept_is_shown_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", "--show", str(path)]) == 0
+    assert "forecast prefetch b16 128K churn 10% last-selection x1" in capsys.readouterr().out
+
+
 def test_tables_have_a_line_a_row() -> None:
     rows = rows_at(16)
     assert len(table(rows)) == len(rows)
@@ -208,6 +215,12 @@ def test_cells_are_chosen_by_whole_words_where_one_has_the_word(capsys: pytest.C
     assert {cell["batch"] for cell in json.loads(capsys.readouterr().out)} == {1}
     assert main(["bench", "decode", "--list", "--json", "--only", "copy-e"]) == 0
     assert {cell["engine"] for cell in json.loads(capsys.readouterr().out)} == {"copy-engine"}
+
+
+def test_the_rows_that_the_documentation_shows_are_still_read(capsys: pytest.CaptureFixture[str]) -> None:
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-30-decode-h200.json"
+    assert main(["bench", "decode", "--show", str(results)]) == 0
+    assert "Decode steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", ["missing", "text", "list"])

@@ -98,3 +98,10 @@ def test_a_plan_loads_no_torch() -> None:
     assert done.returncode == 0
     assert "sparda_core.runtimes.gpu.capacity" in names
     assert "torch" not in names
+
+
+def test_rows_beyond_any_machine_are_planned_at_once_and_in_proportion(capsys: Captured) -> None:
+    one, many = (told(capsys, "--batch", batch, "--context", "1024") for batch in ("1", "2147483647"))
+    for name in ("entries", "slots", "resident pages"):
+        parts = [got["plan"]["device_parts"][name] for got in (one, many)]
+        assert parts[1] == 2147483647 * parts[0]

@@ -56,3 +56,14 @@ def test_generate_takes_the_release_s_checkpoint_as_it_is(tmp_path: Path, capsys
     words = ["generate", "x", "--model", str(tmp_path / "m"), "--forecast", str(tmp_path / "ckpt.pt")]
     assert main(words) == 2
     assert "has no tokenizer.json" in capsys.readouterr().err
+
+
+def test_what_is_read_is_not_written_over_and_a_model_needs_a_folder_s_name(tmp_path: Path, capsys: Captured) -> None:
+    write_directory(tmp_path / "m", random_weights(SMALL, seed=0, dtype=torch.float32))
+    save_forecast(tmp_path / "f.safetensors", random_forecast(SMALL, seed=0, dtype=torch.float32))
+    same = str(tmp_path / "f.safetensors")
+    assert main(["convert", same, same, "--dtype", "float16"]) == 2
+    assert "is the file that is read; name another" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path / "m"), str(tmp_path / "m.pt")]) == 2
+    assert "name a new folder" in capsys.readouterr().err
+    assert not (tmp_path / "m.pt").exists()

@@ -139,3 +139,30 @@ def test_tensors_that_a_model_does_not_have_are_not_written_into_it(tmp_path: Pa
     with pytest.raises(WeightsError, match=r"model\.norm\.weight cannot be replaced"):
         convert_model(tmp_path / "small.gguf", tmp_path / "new", instead={"model.norm.weight": torch.zeros(3)})
     assert not (tmp_path / "new").exists()
+
+
+def test_adapt_refuses_places_that_collide_and_says_when_no_loss_can_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARDA_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "small.gguf")
+    (tmp_path / "text.txt").write_text(" ".join(f"line {i} of the text" for i in range(200)))
+    out = str(tmp_path / "out")
+    given = [
+        "adapt", "--model", str(tmp_path / "small.gguf"), "--text", str(tmp_path / "text.txt"), "--out", out,
+        "--steps", "1", "--batch", "1", "--window", "448", "--first-position", "384", "--held-out", "0",
+    ]  # fmt: skip
+    for name in ("checkpoint", "results"):
+        assert main([*given, f"--{name}", out]) == 2
+        assert f"{name}={out!r} is the place of --out" in capsys.readouterr().err
+    assert main([*given, "--checkpoint-every", "0"]) == 2
+    assert main(given) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no held-out document of >= 448 tokens in the text: no loss of held-out text is told" in said
+
+
+def test_the_help_of_adapt_names_each_default_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adapt", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("(default: 5e-05)") == 1
+    assert "--lr LR peak learning rate (default: 5e-05)" in said

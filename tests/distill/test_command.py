@@ -114,6 +114,45 @@ def test_bad_options_are_refused_before_anything_is_written(folder: Path) -> Non
     assert not list(folder.glob("out.*"))
 
 
+def test_what_would_fail_or_be_lost_after_hours_is_refused_at_once(folder: Path) -> None:
+    out = folder / "out.safetensors"
+    cases = [
+        (("--lr", "1e300"), "lr=1e\\+300 must be .* <= 1e\\+30"),
+        (("--checkpoint-every", "0"), "checkpoint_every=0 must be >= 1"),
+        (("--evaluate-every", "-3"), "evaluate_every=-3 must be >= 1"),
+        (("--teacher", "1000/1"), "teacher='1000/1' must have a window <= 64"),
+        (("--teacher", "8/3"), "teacher='8/3' must have"),
+        (("--recall-window", "400"), "recall_window=400 must be >= 768"),
+        (("--results", str(folder / "recall.json")), "--results tells the recall table"),
+        (("--json",), "--json tells the recall table"),
+        (("--shape", "smollm2-135m"), "add --plan, or give --model"),
+        (("--checkpoint", str(out)), "is a file that --out writes itself"),
+        (("--results", str(folder / "out.curve.csv"), "--recall-window", "1024"), "is a file that --out writes itself"),
+        (("--text", str(folder), "--pattern", "**x"), "pattern='\\*\\*x' is none"),
+        (("--text", str(folder), "--pattern", "/texts/*"), "pattern='/texts/\\*' is none"),
+    ]
+    for extra, said in cases:
+        with pytest.raises(ConfigError, match=said):
+            run(parsed(folder, *extra))
+    nowhere = parsed(folder)
+    nowhere.out = None
+    with pytest.raises(ConfigError, match="--out is missing"):
+        run(nowhere)
+    with pytest.raises(OSError, match="is no folder"):
+        run(parsed(folder, "--cache", str(folder / "text.txt")))
+    assert not list(folder.glob("out.*"))
+
+
+def test_a_run_that_diverges_stops_and_writes_no_weights(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"step \d: loss=.*the run has diverged; lower lr"):
+        run(parsed(folder, "--weight-decay", "1e30", "--warmup", "0", "--steps", "6"))
+    assert not out_files(folder)
+
+
+def out_files(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("out.*")]
+
+
 def write_texts(folder: Path, count: int = 12) -> Path:
     """Documents of about 1,100 tokens (a byte each)."""
     texts = folder / "texts"

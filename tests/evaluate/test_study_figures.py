@@ -10,7 +10,7 @@ import pytest
 from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.evaluate.study.bootstrap import Draws
 from sparda_core.evaluate.study.config import StudyConfig
-from sparda_core.evaluate.study.figures import pairs, window_values
+from sparda_core.evaluate.study.figures import corrected, pairs, window_values
 from sparda_core.evaluate.study.methods import KINDS, parse_method, parse_methods
 from sparda_core.evaluate.study.report import make_report
 from sparda_core.shapes import BlockSpec, named_shape
@@ -173,3 +173,10 @@ def test_a_path_without_any_loss_is_compared_by_difference() -> None:
     rows = [{**ROWS[0], "path": {"query": lossless, "oracle": lossless}}]
     found = [f for f in pairs(window_values(rows), Draws.of(["a"], seed=0), ("query",)) if f.metric == "kl"]
     assert [f.form for f in found] == ["difference"]
+
+
+def test_recall_above_chance_is_no_number_where_a_blind_choice_takes_everything() -> None:
+    values = {("recall_query", "query", budget): [0.75, 1.0] for budget in (8, 32)}
+    got = {f.budget: f.estimate.value for f in corrected(values, {8: 0.5, 32: 1.0}, Draws.of(["a", "b"], seed=0))}
+    assert got[8] == 0.75
+    assert math.isnan(got[32])

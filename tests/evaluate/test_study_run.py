@@ -121,8 +121,9 @@ def test_a_folder_with_another_study_is_refused_naming_what_differs(tmp_path: Pa
 
 
 def test_what_does_not_fit_the_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="context=256"):
-        study(samples=1, task_tokens=300)
+    with pytest.raises(ConfigError, match="task_tokens=300 must be <= context=256"):
+        study(samples=1, tasks=("copy",), task_tokens=300)
+    study(samples=1, tasks=(), task_tokens=300)  # without tasks nothing is that long
     with pytest.raises(ConfigError, match="exactly window=140"):
         study(window=140)
 

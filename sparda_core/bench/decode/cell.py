@@ -177,7 +177,7 @@ def headline_cells() -> Iterator[Cell]:
 
 
 def core_cells() -> list[Cell]:
-    """About 80 cells, headline cells first, none twice; those of another model last, since it must be made anew."""
+    """About 90 cells, headline cells first, none twice; those of another model last, since it must be made anew."""
     cells = itertools.chain(
         headline_cells(), _one_copy(), _reference(), _resident(), _bytes(), _policies(), _churns(), _short(),
         _engines(), _beyond(), _nosa(),

@@ -92,8 +92,9 @@ def read_rows(path: Path) -> Row:
     return found
 
 
-#: What a row says of its cell; one from before there was a choice of copy launch, or of the model, lacks that.
-_NAMES = tuple(field.name for field in attrs.fields(Cell) if field.name not in ("copy_launch", "shape"))
+#: What a row need not say of its cell: one from before there was such a choice lacks it.
+_LATER = ("copy_launch", "lead", "entries", "shape")
+_NAMES = tuple(field.name for field in attrs.fields(Cell) if field.name not in _LATER)
 #: What is null where nothing moves.
 _PARTS = ("copies_s", "copies_beside_s", "head_s", "tail_s", "compute_s", "compute_beside_copy_s", "bound")
 #: Figures of every cell that was measured.

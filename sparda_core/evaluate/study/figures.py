@@ -128,11 +128,11 @@ def means(values: Values, draws: Draws, detail: str = "") -> Iterator[Figure]:
 
 
 def corrected(values: Values, chance: Mapping[int, float], draws: Draws) -> Iterator[Figure]:
-    """Recall r above a blind choice's c: (r - c) / (1 - c)."""
+    """Recall r above a blind choice's c: (r - c) / (1 - c); NaN where a blind choice takes every free block."""
     for (metric, method, budget), each in values.items():
         if metric.startswith("recall"):
             c = chance[budget]
-            above = [(value - c) / (1 - c) for value in each]
+            above = [(value - c) / (1 - c) if c < 1 else math.nan for value in each]
             yield Figure(metric=f"{metric}_corrected", method=method, budget=budget, estimate=draws.mean(above))
 
 

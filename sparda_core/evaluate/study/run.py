@@ -46,11 +46,12 @@ class Study:
 
     def __attrs_post_init__(self) -> None:
         context, config = self.decoder.shape.context, self.config
-        wanted = max(config.window, config.task_tokens if config.samples else 0)
-        if wanted > context:
-            raise ConfigError(
-                f"window={config.window} and task_tokens={config.task_tokens} must be <= context={context} of the model"
-            )
+        wanted = {"window": config.window}
+        if config.samples and config.tasks:
+            wanted["task_tokens"] = config.task_tokens
+        for name, tokens in wanted.items():
+            if tokens > context:
+                raise ConfigError(f"{name}={tokens} must be <= context={context} of the model: lower it")
         short = [window.name for window in self.windows if len(window.ids) != config.window]
         if short:
             raise ConfigError(f"windows {short} must have exactly window={config.window} tokens")

@@ -103,16 +103,16 @@ class CapacityPlan:
 
     def device_parts(self) -> dict[str, int]:
         """Bytes of device memory by what they hold."""
-        shape, spec, rows = self.shape, self.spec, [self.tokens] * self.places
-        slots = footprint.slot_count(shape, self.places, self.offloaded_layers, self.slots)
+        shape, spec, rows = self.shape, self.spec, self.places
+        slots = footprint.slot_count(shape, rows, self.offloaded_layers, self.slots)
         return {
             "weights": int(footprint.weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)),
             "norms and biases": int(
                 footprint.small_weight_bytes(shape, forecast=self.forecast, width=self.weight_bytes)
             ),
             "rotary tables": footprint.rotary_bytes(shape, self.tokens),
-            "entries": self._entries(rows),
-            "token bias": footprint.bias_bytes(shape, spec, [max(n, spec.window) for n in rows]),
+            "entries": self._entries(),
+            "token bias": rows * footprint.bias_bytes(shape, spec, [max(self.tokens, spec.window)]),
             "slots": slots * self._block(self.kv_bytes),
             "resident pages": self.device_blocks * self._block(self.kv_bytes),
             "scales": self.host_blocks * footprint.SCALE_BYTES if self.float8 else 0,
@@ -126,13 +126,14 @@ class CapacityPlan:
         return int(footprint.block_bytes(self.shape, self.spec, width))
 
     def _blocks_of(self, layers: int) -> int:
-        return footprint.store_blocks(self.shape, self.spec, [self.tokens] * self.places, layers, self.page_blocks)
+        row = footprint.store_blocks(self.shape, self.spec, [self.tokens], layers, self.page_blocks)
+        return self.places * row  # rows are of one length: a list of them would grow with what is asked for
 
-    def _entries(self, rows: list[int]) -> int:
+    def _entries(self) -> int:
         """Compressed keys, and the newest keys of each row, which the next ones are made of."""
-        ring = len(rows) * self.shape.layers * self.shape.kv_heads * self.spec.window * self.shape.head_dim
-        entries = footprint.entry_bytes(self.shape, self.spec, [max(n, self.spec.window) for n in rows], self.kv_bytes)
-        return int(entries) + ring * self.kv_bytes
+        ring = self.shape.layers * self.shape.kv_heads * self.spec.window * self.shape.head_dim
+        row = footprint.entry_bytes(self.shape, self.spec, [max(self.tokens, self.spec.window)], self.kv_bytes)
+        return self.places * (int(row) + ring * self.kv_bytes)
 
     def _tables(self) -> int:
         """Page tables, slot tables, selections, lists of misses, and one layer's scores."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import attrs
 import pytest
@@ -74,6 +75,11 @@ def test_every_law_has_a_mutant_and_every_mutant_is_noticed() -> None:
 def test_the_tables_in_the_documents_name_every_law_and_every_mutant() -> None:
     shown = [line for line in (ROOT / "docs" / "laws.md").read_text().splitlines() if line.startswith("|")]
     assert shown == [line for line in tables().splitlines() if line], f"docs/laws.md should hold\n{tables()}"
+
+
+def test_the_readme_counts_laws_and_mutants_as_they_are() -> None:
+    (told,) = re.findall(r"(\d+) \[laws\].* one of (\d+) named bugs", (ROOT / "README.md").read_text())
+    assert told == (str(len(LAWS)), str(len(MUTANTS)))
 
 
 def test_every_knob_of_a_scenario_has_a_scene() -> None:
