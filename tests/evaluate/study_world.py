@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import torch
 
 from sparda_core.evaluate.study.config import StudyConfig
@@ -23,11 +24,16 @@ NAMES = (*DEFAULT, "query@8/8", "query@1/1", "forecast:a.s0@2/2", "infinigen-sof
 TOKENS, FIRST = 150, 90
 
 
-def decoder() -> Decoder:
-    """Random, but with queries strong enough that attention prefers some blocks to others."""
-    weights = random_weights(SHAPE, seed=3, dtype=torch.float64)
-    sharp = {name: 5 * w if "q_proj" in name else w for name, w in weights.items()}
-    return Decoder(DecoderConfig(shape=SHAPE), sharp)
+def decoder(*, biased: bool = False) -> Decoder:
+    """Random, but with queries strong enough that attention prefers some blocks to others.
+
+    biased  with a token bias, large enough to change what is attended to
+    """
+    config = DecoderConfig(shape=attrs.evolve(SHAPE, token_bias=biased))
+    weights = random_weights(SHAPE, seed=3, dtype=torch.float64, config=config)
+    strong = ("q_proj", ".self_attn.A", ".self_attn.delta")
+    sharp = {name: 5 * w if any(part in name for part in strong) else w for name, w in weights.items()}
+    return Decoder(config, sharp)
 
 
 def scorer() -> Scorer:

@@ -58,6 +58,8 @@ def brute(method: Method, scene: Scene, group: int, row: int) -> list[float]:
     starts = [s for s in range(0, len(k), stride) if s + window - 1 <= position]
     means = [k[s : s + window].mean(0).tolist() for s in starts]
     logits = [[sum(map(operator.mul, q, c)) / math.sqrt(8) for c in means] for q in queries.tolist()]
+    if kind == "oracle" and scene.bias is not None:
+        logits = [[x + float(b) for x, b in zip(row_, scene.bias[group], strict=False)] for row_ in logits]
     if kind in ("query", "infinigen-softmax", "oracle"):
         shares = [[math.exp(x) / sum(math.exp(y) for y in row_) for x in row_] for row_ in logits]
         values = [sum(column) for column in zip(*shares, strict=True)]
@@ -75,10 +77,14 @@ def brute(method: Method, scene: Scene, group: int, row: int) -> list[float]:
 RANKING = [method for method in world.methods() if method.kind not in ("random", "window")]
 
 
-@pytest.mark.parametrize("method", RANKING, ids=lambda method: method.name)
-def test_every_method_ranks_free_blocks_as_a_loop_does(method: Method) -> None:
+@pytest.mark.parametrize(
+    ("method", "biased"),
+    [*((method, False) for method in RANKING), *((method, True) for method in RANKING if method.name == "oracle")],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_every_method_ranks_free_blocks_as_a_loop_does(method: Method, *, biased: bool) -> None:
     scorer = world.scorer()
-    for scene in scenes(world.decoder()):
+    for scene in scenes(world.decoder(biased=biased)):
         bounds = Bounds.of(scene.positions, scene.blocks, SPEC)
         rank = rank_free(scorer(method, scene), bounds.free)
         for row in (0, 29, 59):
@@ -126,6 +132,7 @@ def by_hand(decoder: Decoder, method: Method, budget: int) -> torch.Tensor:
         scene = Scene(
             decoder=decoder, spec=SPEC, layer=layer, positions=positions[world.FIRST :], q=p.q[0, :, world.FIRST :],
             k=p.k[0], inputs=dict(inputs), turn=decoder.rotation(positions[None, world.FIRST :]),
+            bias=None if p.bias is None else p.bias[0],
         )  # fmt: skip
         score = scorer(method, scene)
         out = torch.zeros(4, world.TOKENS, 8, dtype=torch.float64)
@@ -138,27 +145,31 @@ def by_hand(decoder: Decoder, method: Method, budget: int) -> torch.Tensor:
                     others = [b for b in range(position // 8 + 1) if b not in forced]
                     blocks = forced | set(sorted(others, key=lambda b: (-mine[b], b))[:free])
                     seen = [t for t in seen if t // 8 in blocks]
-                weight = (p.q[0, head, position] @ p.k[0, head // 2, seen].t() / math.sqrt(8)).softmax(-1)
-                out[head, position] = weight @ p.v[0, head // 2, seen]
+                logit = p.q[0, head, position] @ p.k[0, head // 2, seen].t() / math.sqrt(8)
+                logit = logit if p.bias is None else logit + p.bias[0, head // 2, seen]
+                out[head, position] = logit.softmax(-1) @ p.v[0, head // 2, seen]
         x = decoder.mlp(layer, decoder.output(layer, x, out[None]))
     return x[0, world.FIRST :]
 
 
-@pytest.mark.parametrize("name", ["query", "forecast:two", "infinigen-token"])
+@pytest.mark.parametrize(
+    ("name", "biased"),
+    [("query", False), ("forecast:two", False), ("infinigen-token", False), ("query", True), ("oracle", True)],
+)
 def test_a_sparse_path_is_what_a_loop_over_heads_and_positions_gives(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, *, biased: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_module, "MOST_MASK", {"cpu": 11 * 4 * world.TOKENS})
-    decoder, (method,) = world.decoder(), world.methods(name)
+    decoder, (method,) = world.decoder(biased=biased), world.methods(name)
     dense = run_dense(decoder, world.ids(), first=world.FIRST, spec=SPEC)
     got = run_path(decoder, dense, method, 6, scorer=world.scorer(), spec=SPEC)
     torch.testing.assert_close(got, by_hand(decoder, method, 6), rtol=1e-10, atol=1e-11)
     assert not torch.allclose(got, dense.out)
 
 
-@pytest.mark.parametrize("name", ["random", "forecast:a.s1"])
-def test_a_budget_for_every_block_is_the_dense_model(name: str) -> None:
-    decoder, (method,) = world.decoder(), world.methods(name)
+@pytest.mark.parametrize(("name", "biased"), [("random", False), ("forecast:a.s1", False), ("random", True)])
+def test_a_budget_for_every_block_is_the_dense_model(name: str, *, biased: bool) -> None:
+    decoder, (method,) = world.decoder(biased=biased), world.methods(name)
     dense = run_dense(decoder, world.ids(), first=world.FIRST, spec=SPEC)
     out = run_path(decoder, dense, method, SPEC.block_count(world.TOKENS) + 3, scorer=world.scorer(), spec=SPEC)
     torch.testing.assert_close(out, dense.out, rtol=1e-10, atol=1e-11)

@@ -16,6 +16,7 @@ from sparda_core.evaluate.study.methods import Method
 from sparda_core.evaluate.study.ranks import Bounds, rank_free
 from sparda_core.evaluate.study.scene import Scene, wide
 from sparda_core.evaluate.study.scores import Scorer
+from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.decoder import Decoder, Projections
 from sparda_core.models.rotary import Rotation
 from sparda_core.shapes import BlockSpec
@@ -33,6 +34,7 @@ class Dense:
     ids    int64 [T]
     first  first position that a path judges
     keys, values  one [G, first, D] a layer: what every path starts from
+    biases  one [G, first] a layer, or None where the model has no token bias
     out    [T - first, hidden], the residual stream of the judged positions
     """
 
@@ -40,6 +42,7 @@ class Dense:
     first: int
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
+    biases: list[torch.Tensor | None]
     out: torch.Tensor
 
 
@@ -55,16 +58,19 @@ def run_dense(
     view = _View(decoder, ids_T, first, spec, reach)
     keys: list[torch.Tensor] = []
     values: list[torch.Tensor] = []
+    biases: list[torch.Tensor | None] = []
 
     def visit(layer: int, p: Projections) -> None:
         keys.append(p.k[0, :, :first].contiguous())
         values.append(p.v[0, :, :first].contiguous())
+        biases.append(None if p.bias is None else p.bias[0, :, :first].contiguous())
         if consume is not None:
-            consume(view.scene(layer, p.x_norm[0, first:], p.q[0, :, first:], p.k[0]))
+            bias = None if p.bias is None else p.bias[0]
+            consume(view.scene(layer, p.x_norm[0, first:], p.q[0, :, first:], p.k[0], bias))
 
     with torch.no_grad():
         out = decoder.dense_forward(ids_T[None], visit=visit, logits="none")[0, first:]
-    return Dense(ids=ids_T, first=first, keys=keys, values=values, out=out)
+    return Dense(ids=ids_T, first=first, keys=keys, values=values, biases=biases, out=out)
 
 
 def run_path(
@@ -80,20 +86,27 @@ def run_path(
             p = decoder.project(layer, x, view.turn)
             k = torch.cat((dense.keys[layer], p.k[0]), dim=1)
             v = torch.cat((dense.values[layer], p.v[0]), dim=1)
-            scene = view.scene(layer, p.x_norm[0], p.q[0], k)
+            before = dense.biases[layer]
+            bias = None if before is None or p.bias is None else torch.cat((before, p.bias[0]), dim=1)
+            scene = view.scene(layer, p.x_norm[0], p.q[0], k, bias)
             chosen = bounds.chosen(rank_free(scorer(method, scene), bounds.free), count) | bounds.forced
-            attended = sparse_attention(p.q[0], k, v, chosen, view.positions, spec.block)
+            attended = sparse_attention(p.q[0], k, v, chosen, view.positions, spec.block, bias)
             x = decoder.mlp(layer, decoder.output(layer, x, attended[None]))
     return x[0]
 
 
 def sparse_attention(
     q_HQD: torch.Tensor, k_GTD: torch.Tensor, v_GTD: torch.Tensor, chosen_GQN: torch.Tensor,
-    positions_Q: torch.Tensor, block: int,
+    positions_Q: torch.Tensor, block: int, bias_GT: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Causal attention of consecutive positions to the tokens of the chosen blocks, [H, Q, D] in q's dtype."""
+    """Causal attention of consecutive positions to the tokens of the chosen blocks, [H, Q, D] in q's dtype.
+
+    bias_GT  added to the logits of each token
+    """
     groups, heads = k_GTD.shape[0], q_HQD.shape[0]
-    q = q_HQD.reshape(groups, heads // groups, *q_HQD.shape[1:])
+    folded = fold_bias(q_HQD[None], k_GTD[None], v_GTD[None], None if bias_GT is None else bias_GT[None])
+    k_GTD, v_GTD = folded.keys[0], folded.values[0]
+    q = folded.query[0].reshape(groups, heads // groups, *folded.query.shape[2:])
     step = max(1, MOST_MASK["cuda" if q.is_cuda else "cpu"] // (heads * k_GTD.shape[1]))
     out = []
     for at in range(0, q.shape[2], step):
@@ -102,8 +115,10 @@ def sparse_attention(
         mask = chosen_GQN[:, at : at + step].repeat_interleave(block, dim=-1)[..., :upto]
         mask &= torch.arange(upto, device=q.device)[None] <= position[:, None]
         k, v = (t[:, None, :upto].expand(-1, q.shape[1], -1, -1) for t in (k_GTD, v_GTD))
-        out.append(F.scaled_dot_product_attention(q[:, :, at : at + step], k, v, attn_mask=mask[:, None]))
-    return torch.cat(out, dim=2).flatten(0, 1)
+        out.append(F.scaled_dot_product_attention(
+            q[:, :, at : at + step], k, v, attn_mask=mask[:, None], scale=folded.scale
+        ))  # fmt: skip
+    return folded.cut(torch.cat(out, dim=2).flatten(0, 1))
 
 
 class _View:
@@ -115,11 +130,14 @@ class _View:
         self._decoder, self._spec, self._reach = decoder, spec, reach
         self._inputs: dict[int, torch.Tensor] = {}
 
-    def scene(self, layer: int, x_QE: torch.Tensor, q_HQD: torch.Tensor, k_GTD: torch.Tensor) -> Scene:
+    def scene(
+        self, layer: int, x_QE: torch.Tensor, q_HQD: torch.Tensor, k_GTD: torch.Tensor, bias_GT: torch.Tensor | None
+    ) -> Scene:
         dtype = wide(self._decoder.dtype)
         self._inputs[layer] = x_QE.to(dtype)
         self._inputs.pop(layer - self._reach - 1, None)
         return Scene(
             decoder=self._decoder, spec=self._spec, layer=layer, positions=self.positions, q=q_HQD.to(dtype),
             k=k_GTD.to(dtype), inputs=dict(self._inputs), turn=self.turn,
+            bias=None if bias_GT is None else bias_GT.to(dtype),
         )  # fmt: skip

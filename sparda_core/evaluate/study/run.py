@@ -55,8 +55,6 @@ class Study:
         short = [window.name for window in self.windows if len(window.ids) != config.window]
         if short:
             raise ConfigError(f"windows {short} must have exactly window={config.window} tokens")
-        if self.decoder.shape.token_bias:
-            raise ConfigError("the model adds a token bias to its logits, which a sparse path leaves out; take another")
         if self.decoder.shape.layers < 2:
             raise ConfigError("layers=1: figures are over layers 1 and up; take a deeper model")
 

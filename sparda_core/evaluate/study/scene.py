@@ -23,6 +23,7 @@ class Scene:
     k          [G, T, D]  its keys up to the last position, rotary applied
     inputs     [Q, hidden] normed input by layer: this layer's own and those before it that a method may look at
     turn       rotation of the positions, for [1, Q, heads, D]
+    bias       [G, T]  what the model adds to the logits of each token; None where it adds nothing
     All in float32, in float64 for a float64 model.
     """
 
@@ -34,6 +35,7 @@ class Scene:
     k: torch.Tensor
     inputs: Mapping[int, torch.Tensor]
     turn: Rotation
+    bias: torch.Tensor | None = None
     _entries: dict[tuple[int, int], torch.Tensor] = attrs.field(factory=dict, init=False)
 
     @property

@@ -93,8 +93,10 @@ def attention_mass(scene: Scene, rows: slice) -> torch.Tensor:
     future = torch.arange(upto, device=scene.k.device)[None] > scene.positions[rows][:, None]
     query = scene.q[:, rows].reshape(groups, -1, *scene.q[:, rows].shape[1:])
     out = []
-    for k_TD, q_hQD in zip(scene.k, query, strict=True):  # one group at a time, for memory
+    for g, (k_TD, q_hQD) in enumerate(zip(scene.k, query, strict=True)):  # one group at a time, for memory
         logit: torch.Tensor = q_hQD @ k_TD[:upto].t() / k_TD.shape[-1] ** 0.5
+        if scene.bias is not None:
+            logit += scene.bias[g, :upto]
         share_QT = logit.masked_fill_(future, -math.inf).softmax(-1).mean(0)
         padded = F.pad(share_QT, (0, scene.blocks * block - upto))
         out.append(padded.view(padded.shape[0], scene.blocks, block).sum(-1))
