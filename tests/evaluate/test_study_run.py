@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
 from sparda_core.distill.texts import Document
@@ -148,3 +150,14 @@ def test_only_texts_that_are_needed_are_encoded() -> None:
 
     cut_windows([Document("a", "a" * 200), Document("b", "b" * 200)], encode, tokens=100, count=1)
     assert seen == ["a"]
+
+
+def test_a_model_with_a_token_bias_is_judged_like_any_other(tmp_path: Path) -> None:
+    def first(name: str, what: Study) -> dict[str, Any]:
+        what = attrs.evolve(what, windows=what.windows[:1])
+        return run_study(what, rows_of(tmp_path / name, what))[0][0]
+
+    plain, biased = first("plain", study()), first("biased", attrs.evolve(study(), decoder=world.decoder(biased=True)))
+    assert plain["choice"]["oracle"]["free_mass"] != biased["choice"]["oracle"]["free_mass"]
+    assert all(recall == 1 for recall in biased["choice"]["oracle"]["recall_oracle"]["6"])
+    assert all(biased["path"]["query"][budget]["kl"] > 0 for budget in ("6", "9"))
