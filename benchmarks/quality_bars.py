@@ -60,7 +60,7 @@ def bars(report: Report, args: argparse.Namespace) -> Iterator[Bar]:
     for label, lead, least in ((args.lead2, 2, 0.85), (args.lead4, 4, 0.82)):
         if label:
             name = method_of(report, label, "recall_query")
-            yield judge(f"lead {lead}: recall against query at 16", report.find("recall_query", name, 16), least=least)
+            yield from recall_bars(report, name, 16, least, what=f"lead {lead}")
     if args.shipped:
         yield from shipped_bars(report, method_of(report, args.shipped, "recall_oracle"))
     if args.shipped and args.coarse:
@@ -79,11 +79,25 @@ def bars(report: Report, args: argparse.Namespace) -> Iterator[Bar]:
         yield judge(f"{args.grid}: KL / InfiniGen's on tokens at 16", ratio, most=1.0, end="high")
 
 
+def recall_bars(report: Report, name: str, budget: int, least: float, *, what: str) -> Iterator[Bar]:
+    """Recall r against query-driven selection, and the same above a blind choice's c: (r - c) / (1 - c).
+
+    One says what the other says; only the second may be read across budgets and lengths of text, whose c differs.
+    """
+    figure, chance = report.find("recall_query", name, budget), report.chance.get(budget)
+    yield judge(f"{what}: recall against query at {budget}", figure, least=least)
+    above = f"{what}: the same above chance at {budget}"
+    if chance is None or chance >= 1:
+        yield Bar(above, f"value >= ({least:g} - c) / (1 - c)", "not measured", None)
+        return
+    corrected = report.find("recall_query_corrected", name, budget)
+    yield judge(f"{above} ({chance:.4f})", corrected, least=(least - chance) / (1 - chance))
+
+
 def coarse_bars(report: Report, name: str) -> Iterator[Bar]:
     """Recall against query-driven selection, and above every form of InfiniGen."""
     for budget, least in COARSE.items():
-        figure = report.find("recall_query", name, budget)
-        yield judge(f"{name}: recall against query at {budget}", figure, least=least)
+        yield from recall_bars(report, name, budget, least, what=name)
     for other in INFINIGEN:
         for budget in BUDGETS:
             figure = report.find("recall_query", name, budget, against=other)

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--selectors", nargs="+", metavar="NAME",
         help="selectors whose operations are measured (default: every one that the model can run)",
     )  # fmt: skip
-    add_spec(parser, BlockSpec())
+    add_spec(parser, BlockSpec(), of_model=True)
     add_text(parser)
     add_model(parser)
     add_json(parser)
@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     from sparda_core.simulator.profile_file import save_profile
 
     plan = Calibration(
-        selectors=selectors_of(model, args.selectors), contexts=tuple(args.contexts), spec=spec_of(args),
-        steps=args.steps,
+        selectors=selectors_of(model, args.selectors), contexts=tuple(args.contexts),
+        spec=spec_of(args, model.config.block_spec), steps=args.steps,
     )  # fmt: skip
     reading = read_document(args, model, least=plan.tokens)
     with progress() as report:

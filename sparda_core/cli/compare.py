@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_text(parser)
     add_model(parser)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="what runs it; cpu is all there is today")
-    add_spec(parser, BlockSpec())
+    add_spec(parser, BlockSpec(), of_model=True)
     add_pool(parser.add_argument_group("device pool"))
     load = parser.add_argument_group("load and link")
     load.add_argument("--batch", type=POSITIVE, default=1, metavar="ROWS", help="rows decoded together, when timed")
@@ -95,7 +95,17 @@ def config_of(args: argparse.Namespace) -> CompareConfig:
 
     return CompareConfig(
         model=args.model, forecast=args.forecast, text=args.text, max_tokens=args.max_tokens, full=args.full,
-        spec=spec_of(args), slots=args.slots, policy=args.policy, batch=args.batch, link_gb_s=args.link_gb_s,
-        device=args.device, out=args.out, seed=args.seed, windows=args.windows, steps=args.quality_steps,
-        task_tokens=args.task_tokens, timed_steps=args.timed_steps, rounds=args.rounds, threads=args.threads,
+        spec=spec_of(args, _own_blocks(args.model)), slots=args.slots, policy=args.policy, batch=args.batch,
+        link_gb_s=args.link_gb_s, device=args.device, out=args.out, seed=args.seed, windows=args.windows,
+        steps=args.quality_steps, task_tokens=args.task_tokens, timed_steps=args.timed_steps,
+        rounds=args.rounds, threads=args.threads,
     )  # fmt: skip
+
+
+def _own_blocks(model: str) -> BlockSpec | None:
+    """The blocks that a checkpoint names, read without its weights; None for files that name none."""
+    if not Path(model).is_dir():
+        return None
+    from sparda_core.models.safetensors_dir import read_directory
+
+    return read_directory(Path(model))[0].block_spec

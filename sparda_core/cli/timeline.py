@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparda_core.cli.knobs import SPELLED, add_knobs, scenario_of
-from sparda_core.cli.options import add_json, add_model, add_text
+from sparda_core.cli.options import Default, add_json, add_model, add_text
 from sparda_core.cli.screen import seconds, show_json, show_table
 from sparda_core.errors import ConfigError
 from sparda_core.files import check_folder, make_folder
@@ -27,7 +27,7 @@ MEASURED: dict[str, Any] = {
     "batch": 1, "steps": 4, "profile": None, "selector": "forecast", "selector_options": [],
     "runtime": "offload-prefetch", "resident_layers": None, "slots": None, "policy": "last-selection",
     "link_gb_s": None,
-    **{name: getattr(BlockSpec(), name) for name in ("budget", "sink", "local", "block", "window", "stride")},
+    **{name: Default(getattr(BlockSpec(), name)) for name in ("budget", "sink", "local", "block", "window", "stride")},
 }  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def add_arguments(parser: Parser) -> None:
         predicted = getattr(usual, name)
         plain = value is not None and not isinstance(value, list)
         told = f"{value}, predicted {predicted}" if value != predicted else f"{value}"
+        told = f"the checkpoint's own, or {told}" if isinstance(value, Default) else told
         words[name] = f"{Scenario.knobs()[name].help}{f' (default: {told})' if plain else ''}"
     words["model"] = "'smollm2', a GGUF file, or a directory with config.json and safetensors (default: smollm2)"
     words["profile"] = "the machine (default: this one, calibrated now, some seconds; predicted h200)"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import quality_bars
-from sparda_core.evaluate.study.report import make_report, write_report
+from sparda_core.evaluate.study.report import make_report, read_report, write_report
 from tests.evaluate.test_study_figures import ROWS
 
 
@@ -38,6 +38,19 @@ def test_bars_are_met_missed_or_not_measured(
     assert found["forecast:a.s0 / query: KL at 16"] is None
     assert found["forecast:a (2 seeds): recall against query at 8"] is False  # 0.79
     assert found["fine / coarse: KL at 8"] is True
+
+
+def test_recall_is_held_to_its_bar_above_chance_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = judged(folder, monkeypatch, capsys, "--coarse", "a.s0", "--lead2", "a")
+    assert rows["forecast:a.s0: the same above chance at 8 (0.1000)"] is False
+    assert rows["forecast:a.s0: the same above chance at 16"] is rows["lead 2: the same above chance at 16"] is None
+    report = read_report(folder)
+    bars = list(quality_bars.recall_bars(report, "forecast:a.s0", 8, 0.55, what="x"))
+    assert [bar.passed for bar in bars] == [True, True]
+    assert bars[1].wanted == "value >= 0.5"
+    assert bars[1].found.startswith("0.7111 ")  # (0.74 - 0.1) / 0.9
 
 
 def test_a_grid_that_was_not_measured_is_not_passed(
