@@ -22,7 +22,7 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, *, what: str, name: str, known: Iterable[str]) -> None:
         self.what, self.name, self.known = what, name, tuple(sorted(known))
-        near = difflib.get_close_matches(name, self.known, n=1)
+        near = difflib.get_close_matches(str(name), self.known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         super().__init__(f"{what}={name!r} is unknown; {hint}known: {', '.join(self.known) or 'none'}")
 

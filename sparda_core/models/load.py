@@ -87,7 +87,7 @@ def load_model(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    forecast: Path | None = None,
+    forecast: str | Path | None = None,
 ) -> Model:
     """Load a decoder and its tokenizer: `read_model`, then `on` the device, which is checked first."""
     check_device(device)
@@ -95,7 +95,7 @@ def load_model(
 
 
 def read_model(
-    source: str | Path = SMOLLM2, *, dtype: torch.dtype = torch.float32, forecast: Path | None = None
+    source: str | Path = SMOLLM2, *, dtype: torch.dtype = torch.float32, forecast: str | Path | None = None
 ) -> ReadModel:
     """Read a decoder's constants and its tokenizer, and make its weights ready to be placed.
 
@@ -118,7 +118,7 @@ def read_model(
     config = attrs.evolve(config, shape=attrs.evolve(config.shape, name=known_as))
     if forecast is None and name == SMOLLM2 and SHIPPED_FORECAST.exists():
         forecast = SHIPPED_FORECAST
-    projections = None if forecast is None else load_forecast(forecast, config.shape)
+    projections = None if forecast is None else load_forecast(Path(forecast), config.shape)
     return ReadModel(
         name=known_as, config=config, tokenizer=tokenizer, dtype=dtype, tensors=tensors, forecast=projections,
         source=name,

@@ -57,6 +57,14 @@ _PAPER_LARGE = 32
 PAPER = tuple(CopySize(ctas=ctas, in_flight_bytes=16 << 10, source="SparDA's release") for ctas in (16, 32))
 
 
+def _one_of_these(*known: int | None) -> Any:
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not any(value is one or (type(value) is type(one) and value == one) for one in known):
+            raise ConfigError(f"{attribute.name}={value!r} must be one of {', '.join(map(str, known))}")
+
+    return check
+
+
 @attrs.frozen(kw_only=True)
 class GpuOptions:
     """How a GPU session runs; none of it changes what it answers, except `host_dtype` and sampling.
@@ -97,9 +105,9 @@ class GpuOptions:
     copy_ctas: int | None = attrs.field(default=None, validator=_at_least(1))
     copy_in_flight_bytes: int | None = attrs.field(default=None, validator=_at_least(1))
     copy_launch: str = attrs.field(default="layer", validator=_one_of(*COPY_LAUNCHES))
-    graph: bool | None = None
-    early: int | None = None
-    timeline: bool = False
+    graph: bool | None = attrs.field(default=None, validator=_one_of_these(None, False, True))
+    early: int | None = attrs.field(default=None, validator=_one_of_these(None, 0, 1, 2))
+    timeline: bool = attrs.field(default=False, validator=_one_of_these(False, True))
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0

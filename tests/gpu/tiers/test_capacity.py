@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.errors import CapacityError, ConfigError, UnknownNameError
 from sparda_core.facts import StepFacts
+from sparda_core.policy import check_policy
 from sparda_core.runtimes.gpu.capacity import CapacityPlan, plan_capacity
+from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.selectors.forecast import Forecast
 from sparda_core.shapes import BlockSpec, ModelShape, named_shape
@@ -145,3 +147,18 @@ def _asked(**changes: Any) -> dict[str, Any]:
         "shape": SHAPE, "spec": SPEC, "places": 16, "tokens": 131072, "resident_layers": 1, "forecast": True,
     }  # fmt: skip
     return {**sizes, **changes}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("early", 3), ("early", True), ("early", "x"), ("graph", 1), ("timeline", "x")]
+)
+def test_how_steps_are_issued_is_one_of_what_there_is(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name}={value!r} must be one of"):
+        GpuOptions.of(**{name: value})
+    for known in (0, 1, 2, None):
+        assert GpuOptions.of(early=known).early == known
+
+
+def test_a_policy_that_is_no_name_is_unknown() -> None:
+    with pytest.raises(UnknownNameError, match="policy=None is unknown"):
+        check_policy(None)  # type: ignore[arg-type]
