@@ -7,7 +7,7 @@ from typing import Any
 
 from sparda_core.bench.decode.bars import Bar
 from sparda_core.bench.decode.cell import Cell
-from sparda_core.bench.decode.floors import kind_floors_s
+from sparda_core.bench.decode.floors import kind_floors_s, selection_floor_s
 from sparda_core.bench.decode.report import Row
 
 #: Kinds of operations in the order of a step, and how the page calls them.
@@ -61,6 +61,19 @@ def _parts(row: Row) -> Iterable[list[str]]:
 def _part(key: str, name: str, taken_s: float, floor_s: float) -> list[str]:
     floor, ratio = (f"{floor_s * 1e3:.2f}", f"{taken_s / floor_s:.2f}") if floor_s else ("-", "-")
     return [key, name, f"{taken_s * 1e3:.2f}", floor, ratio]
+
+
+def selection_table(rows: Sequence[Row]) -> str:
+    """One line a cell: microseconds a layer of scoring, choice and diff, their floor and the ratio."""
+    head = ("cell", "score us", "select us", "diff us", "floor us", "selection / floor")
+    return _table(head, (_selection(row) for row in rows))
+
+
+def _selection(row: Row) -> list[str]:
+    cell = Cell.of(row)
+    taken = [1e6 * row["kinds_s"][kind] / cell.model.layers for kind in ("score", "select", "diff")]
+    floor_us = 1e6 * selection_floor_s(cell, cell.model, cell.spec)
+    return [row["key"], *(f"{us:.1f}" for us in taken), f"{floor_us:.1f}", f"{sum(taken) / floor_us:.2f}"]
 
 
 def bars_table(judged: Sequence[Bar]) -> str:

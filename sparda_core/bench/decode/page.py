@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.markdown import bars_table, kinds_table, parts_table, steps_table
+from sparda_core.bench.decode.markdown import bars_table, kinds_table, parts_table, selection_table, steps_table
 from sparda_core.bench.decode.report import Row
 from sparda_core.errors import ConfigError
 
@@ -30,6 +30,17 @@ def _apart(rows: list[Row]) -> list[Row]:
     ]  # fmt: skip
 
 
+def _choosing(rows: list[Row]) -> list[Row]:
+    """The two ways to choose that the paper compares, in the pool that they are compared in, short contexts first."""
+    pairs = (("query", "offload-sync"), ("forecast", "offload-prefetch"))
+    told = [
+        row for row in rows
+        if (row["selector"], row["runtime"]) in pairs and "kinds_s" in row and row["host_dtype"] == "same"
+        and row["copy_launch"] == "layer"
+    ]  # fmt: skip
+    return sorted(told, key=lambda row: (row["context"], row["batch"], pairs.index((row["selector"], row["runtime"]))))
+
+
 def _short_of(rows: list[Row]) -> list[Row]:
     """Rows that are told in parts and whose bars are missed, each once."""
     missed = {bar.where for bar in bars(rows) if not bar.met}
@@ -50,6 +61,7 @@ TABLES: Mapping[str, Callable[[list[Row]], str]] = {
     "short": lambda rows: steps_table([row for row in rows if row["context"] != 1 << 17]),
     "eager": lambda rows: steps_table([row for row in rows if row["launches"] == "eager"]),
     "kinds": lambda rows: kinds_table(_apart(rows)),
+    "selection": lambda rows: selection_table(_choosing(rows)),
     "parts": lambda rows: parts_table(_short_of(rows)),
     "bars": lambda rows: bars_table(bars(rows)),
 }
