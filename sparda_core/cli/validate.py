@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparda_core.cli.options import add_json
 from sparda_core.cli.parser import number
 from sparda_core.cli.screen import cell, console, plain, show_json, show_table
+from sparda_core.cli.validate_report import add_report_arguments, run_report
 from sparda_core.errors import ConfigError
 from sparda_core.files import check_place, write_whole
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Names of the two sets of assumptions.
 PLAIN, FITTED = "nothing fitted", "launch time fitted to one cell"
+PUBLISHED_PROFILE = "h100-sxm"
 _RATE = number(float, least=1e-3)
 
 
@@ -31,8 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--published", action="store_true",
         help="the decode table of the SparDA paper, from a plan of the release's own schedule",
     )  # fmt: skip
+    add_report_arguments(parser)
     assumed = parser.add_argument_group("assumptions, the same for every cell")
-    assumed.add_argument("--profile", default="h100-sxm", metavar="NAME|FILE", help="the machine")
+    assumed.add_argument(
+        "--profile", metavar="NAME|FILE",
+        help=f"the machine (default: {PUBLISHED_PROFILE} with --published, with --report the cells' own, or h200)",
+    )  # fmt: skip
     assumed.add_argument(
         "--churn", type=number(float, least=0, most=1), default=0.111, metavar="SHARE",
         help="share of a selection that was not in the last one: 1 - 0.889, InfLLM-V2 on a 1B model (NOSA)",
@@ -58,11 +64,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Judge stored cells, or predict the published table."""
+    if args.report is not None:
+        if args.published:
+            raise ConfigError("--report judges stored cells, --published the paper's table; give one of them")
+        return run_report(args, args.profile)
+    if not args.published:
+        raise ConfigError(
+            "nothing to validate against; give --published (the decode table of the SparDA paper), or --report PATH "
+            "(stored cells of this machine or another)"
+        )
+    args.profile = args.profile or PUBLISHED_PROFILE
+    return _published(args)
+
+
+def _published(args: argparse.Namespace) -> int:
     """Predict the table, show it, and write what was asked for."""
     from sparda_core.published.document import csv_text, document
 
-    if not args.published:
-        raise ConfigError("nothing to validate against; give --published (the decode table of the SparDA paper)")
     for place in (args.out, args.csv, args.figure):
         if place is not None:
             check_place(place)

@@ -44,7 +44,8 @@ def _kind(row: Row, kind: str) -> str:
 
 def parts_table(rows: Sequence[Row]) -> str:
     """One line a part of a step: time, floor and their ratio; transfers alone and beside compute that never ends."""
-    return markdown_table(("cell", "part", "ms", "floor ms", "ms / floor"), (line for row in rows for line in _parts(row)))
+    head = ("cell", "part", "ms", "floor ms", "ms / floor")
+    return markdown_table(head, (line for row in rows for line in _parts(row)))
 
 
 def _parts(row: Row) -> Iterable[list[str]]:

@@ -22,6 +22,8 @@ _MARKERS = {"earlier": ".", "interpolated": "o", "combination": "D", "axis": "^"
 _OTHER = "P"
 #: Errors are drawn up to here; what is farther off stands at the edge.
 _EDGE = 0.25
+#: Cells of a stratum that is worth a panel.
+_FEWEST = 4
 _MODEL_COLOURS = (BLUE, SKY, ORANGE, GREEN, GREY, RED)
 
 
@@ -36,8 +38,8 @@ def plot_scatter(verdict: Verdict, path: Path) -> None:
 
 
 def plot_models(verdict: Verdict, path: Path) -> None:
-    """Write a PNG: of every model, which share of the cells is within which error, a panel a stratum."""
-    strata = [item for item in strata_of(verdict.measured).items() if len(item[1]) > 1]
+    """Write a PNG: of every model, which share of the cells is within which error, a panel a stratum of some size."""
+    strata = [item for item in strata_of(verdict.measured).items() if len(item[1]) >= _FEWEST]
     columns = max(1, min(3, len(strata)))
     rows = max(1, -(-len(strata) // columns))
     figure = new_figure(5 * columns, 0.6 + 3.6 * rows)
@@ -97,8 +99,9 @@ def _errors(axes: Axes, cells: Sequence[Judged]) -> None:
         shown = max(-_EDGE, min(_EDGE, error))
         axes.plot(at, 100 * shown, marker, color=colour, markersize=6, fillstyle="full" if shown == error else "none")
         if shown != error:
-            axes.annotate(f"{100 * error:+.0f} %", (at, 100 * shown), fontsize=7, ha="right", va="center",
-                          xytext=(-5, 0), textcoords="offset points")  # fmt: skip
+            axes.annotate(f"{100 * error:+.0f} %", (at, 100 * shown), fontsize=7, ha="center", rotation=90,
+                          va="top" if error > 0 else "bottom", xytext=(0, -5 if error > 0 else 5),
+                          textcoords="offset points")  # fmt: skip
         if cell.repeatability is not None:
             half = 50 * cell.repeatability
             axes.plot([at, at], [-half, half], color="black", linewidth=1.5, alpha=0.5)
@@ -114,9 +117,10 @@ def _cumulative(axes: Axes, stratum: str, cells: Sequence[Judged]) -> None:
     for (name, _), colour in zip(STEP_MODELS.items(), _MODEL_COLOURS, strict=True):
         errors = sorted(abs(error) for cell in cells if (error := cell.error(name)) is not None)
         if errors:
-            shares = np.arange(1, len(errors) + 1) / len(errors)
-            axes.step([100 * error for error in errors], 100 * shares, where="post", color=colour, label=name,
-                      linewidth=2 if name == FULL else 1.2)  # fmt: skip
+            shares = np.arange(len(errors) + 1) / len(errors)
+            dashes = "--" if STEP_MODELS[name].run is None else "-"
+            axes.step([0.0, *(100 * error for error in errors)], 100 * shares, where="post", color=colour, label=name,
+                      linewidth=2.5 if name == FULL else 1.2, linestyle=dashes)  # fmt: skip
     axes.set_xlim(0, 100 * _EDGE)
     axes.set_ylim(0, 102)
     axes.set_title(f"{stratum}: {len(cells)} cells", fontsize=9)

@@ -6,7 +6,7 @@ The errors of a report are made of these and of nothing else, so that a report c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ FORMAT = 1
 REPLAY = "replay"
 #: Strata besides those of a record: cells whose steps the host issues or interrupts, cells with many copy CTAs, and
 #: cells of balance whose plan overlaps at all.
-HOST, MANY_CTAS, OVERLAPPED = "host in mid-step", "3 or more copy CTAs", "balanced, overlapping"
+HOST, MANY_CTAS, OVERLAPPED = "host in mid-step", "3 or more copy CTAs", "balanced and overlapping"
 #: Copy thread blocks from which on a cell counts as one with many.
 MANY = 3
 
@@ -48,7 +48,11 @@ class Part:
         return self.predicted / self.measured - 1 if self.measured else None
 
 
-def _parts(parts: Sequence[Any]) -> tuple[Part, ...]:
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(names)
+
+
+def _parts(parts: Iterable[Any]) -> tuple[Part, ...]:
     return tuple(part if isinstance(part, Part) else Part(**part) for part in parts)
 
 
@@ -74,7 +78,7 @@ class Judged:
     tier: str
     stratum: str
     cell: dict[str, Any]
-    groups: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    groups: tuple[str, ...] = attrs.field(default=(), converter=_names)
     overlaps: bool = False
     copy_ctas: int | None = None
     moved_bytes: float = 0.0
@@ -134,6 +138,10 @@ class Judged:
         return self.batch / self.measured_s, self.batch / predicted
 
 
+def _cells(cells: Iterable[Judged]) -> tuple[Judged, ...]:
+    return tuple(cells)
+
+
 @attrs.frozen(kw_only=True)
 class Verdict:
     """Judged cells, in the order of their records, and where they and the predictions come from.
@@ -144,7 +152,7 @@ class Verdict:
 
     title: str
     device: str
-    cells: tuple[Judged, ...] = attrs.field(converter=tuple)
+    cells: tuple[Judged, ...] = attrs.field(converter=_cells)
     provenance: dict[str, Any] = attrs.field(factory=dict)
     profile: dict[str, str] = attrs.field(factory=dict)
 

@@ -63,7 +63,9 @@ def ready_of(record: Record, profile: str | Profile) -> Ready:
     measured = record.measured
     confirmed = measured is not None and measured.confirmed
     replay = spread(measured.facts.step_facts(), MOST_REPLAYED) if measured is not None and confirmed else ()
-    facts = drawn_facts(record.cell, planned.profile.name) if record.cell.device == "cuda" else replay
+    # Facts hang on no number of a profile: any GPU's will do where one is at hand without a name.
+    drawn_on = profile if isinstance(profile, str) else "h200"
+    facts = drawn_facts(record.cell, drawn_on) if record.cell.device == "cuda" else replay
     work = kernel_work(planned.plan, context, planned.pair.selector)
     return Ready(planned=planned, work=work, facts=facts, replay=replay)
 
@@ -92,8 +94,9 @@ def _predicted(made: Judged, record: Record, ready: Ready, parts_of: PartsOf | N
     ctas = None
     if record.cell.offloads and ready.planned.plan.engine == "uva":
         ctas = ready.planned.context.copy_ctas
+    by_host = record.cell.launches != "graph" or ready.host_issues
     return attrs.evolve(
-        made, stratum=HOST if ready.host_issues else made.stratum, overlaps=overlaps(ready.planned.plan),
+        made, stratum=HOST if by_host else made.stratum, overlaps=overlaps(ready.planned.plan),
         copy_ctas=ctas, models=models, replayed_s=replayed_s,
         drawn_s=models.get(FULL) if record.cell.device == "cuda" else None,
         parts=tuple(parts_of(record, ready)) if parts_of is not None and record.measured is not None else (),

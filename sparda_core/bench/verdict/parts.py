@@ -1,4 +1,4 @@
-"""Figures of a cell besides its step time, measured and predicted: by timelines, or by what was timed alone. Torch-free.
+"""Figures of a cell besides its step time: by timelines, or by what was timed alone. Torch-free.
 
 A right total of wrong parts would fail on the next machine.
 """
@@ -16,7 +16,7 @@ from sparda_core.bench.validate.predicting import spread
 from sparda_core.bench.validate.record import Record
 from sparda_core.bench.verdict.judged import Part
 from sparda_core.bench.verdict.make import Ready
-from sparda_core.plan import Kind, Lane
+from sparda_core.plan import Kind
 from sparda_core.simulator.alone import alone_s
 from sparda_core.simulator.run import Simulator
 from sparda_core.simulator.step_models import NO_CONTENTION
@@ -143,7 +143,7 @@ def beside_compute_s(ready: Ready) -> float:
 
 
 def alone_by_kind_s(ready: Ready) -> dict[str, float]:
-    """Predicted seconds of a mean step by kind of operation, each with the machine to itself, its launch gap included."""
+    """Predicted seconds of a mean step by kind of operation, each with the machine to itself, launch gaps included."""
     planned = ready.planned
     simulator, capacity = Simulator(planned.plan, ready.work, planned.profile), planned.profile.capacity()
     total: dict[str, float] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import attrs
 
 from sparda_core.bench.decode.store import read_rows
-from sparda_core.bench.validate.earlier import cell_of, earlier_records
+from sparda_core.bench.validate.earlier import earlier_records
 from sparda_core.bench.validate.folder import Folder, Run, read_run
 from sparda_core.bench.validate.record import Record
 from sparda_core.bench.verdict.judged import Verdict, verdict_csv, write_verdict
@@ -55,8 +53,9 @@ def read_source(path: Path) -> Source:
         return Source(run=read_run(path))
     document = read_rows(path)
     records = earlier_records(document["rows"])
-    known = {record.cell.key for record in records}
-    rows = {cell.key: row for row in document["rows"] if "refused" not in row and (cell := cell_of(row)).key in known}
+    # The one figure that a record and its row share to the last bit.
+    measured = {row["step_s"]: row for row in document["rows"] if "refused" not in row}
+    rows = {record.cell.key: measured[record.measured.step_s] for record in records if record.measured is not None}
     return Source(
         run=Run(records=records, provenance=document.get("provenance", {})), parts_of=RowParts(rows=rows)
     )  # fmt: skip
@@ -109,12 +108,22 @@ def _machine(record: Record) -> str:
     return str(record.identity.get("machine", ""))
 
 
-def write_report(folder: Path, verdict: Verdict, *, figures: bool = True) -> list[Path]:
-    """Tables as JSON and CSV, and figures; returns what was written, the verdict first."""
+def write_report(
+    folder: Path, verdict: Verdict, *, source: Source, asked: str | Profile, figures: bool = True
+) -> list[Path]:  # fmt: skip
+    """The verdict and its cells as JSON and CSV, traces where timelines were measured, and figures.
+
+    asked  as in `make_verdict`
+    Returns what was written, the verdict first.
+    """
     make_folder(folder)
     written = [folder / VERDICT, folder / CSV]
     write_verdict(written[0], verdict)
     write_whole(written[1], verdict_csv(verdict))
+    if source.folder is not None:
+        from sparda_core.bench.verdict.traces import write_traces
+
+        written += write_traces(folder, source.folder, source.run.records, asked, figure=figures)
     if figures and verdict.measured:
         from sparda_core.bench.verdict.figures import MODELS, SCATTER, plot_models, plot_scatter
 
@@ -129,7 +138,3 @@ def plain_tables(verdict: Verdict, names: Sequence[str] = tuple(TABLES)) -> dict
     made = {name: TABLES[name](verdict) for name in names}
     return {name: [dict(zip(table.head, line, strict=True)) for line in table.lines] for name, table in made.items()}
 
-
-def tables_text(verdict: Verdict) -> str:
-    """The tables as one JSON text."""
-    return json.dumps({"made": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), **plain_tables(verdict)}, indent=1)

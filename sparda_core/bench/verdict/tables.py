@@ -5,37 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
-
+from sparda_core.bench.verdict.decide import decision_bars, decisions_table
 from sparda_core.bench.verdict.judged import Judged, Part, Verdict
-from sparda_core.bench.verdict.limits import ALL, STATISTICS, judge, strata_of
+from sparda_core.bench.verdict.limits import ALL, STATISTICS, JudgedBar, judge, strata_of
 from sparda_core.bench.verdict.mechanism import judge_parts
+from sparda_core.bench.verdict.table import Cells, Table, milliseconds, percent
 from sparda_core.simulator.step_models import FULL, STEP_MODELS
 
-Cells = tuple[str, ...]
 #: A model is closer than another where their errors differ by at least this, in points of a per cent.
 POINT = 0.01
 WORST = 12
-
-
-@attrs.frozen(kw_only=True)
-class Table:
-    """A heading a column, and lines of text."""
-
-    title: str
-    head: Cells
-    lines: tuple[Cells, ...] = attrs.field(converter=lambda lines: tuple(map(tuple, lines)))
-
-
-def percent(value: float | None, *, signed: bool = True) -> str:
-    """A share as per cent; `-` for nothing."""
-    if value is None:
-        return "-"
-    return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{1e3 * value:.2f}"
 
 
 def cells_table(verdict: Verdict) -> Table:
@@ -45,25 +24,30 @@ def cells_table(verdict: Verdict) -> Table:
 
 
 def _cell(cell: Judged) -> Cells:
-    predicted = _ms(cell.predicted_s)
+    predicted = milliseconds(cell.predicted_s)
     if cell.problem is not None:
         predicted = f"none: {cell.problem}"
-    measured = "not measured" if cell.measured_s is None else _ms(cell.measured_s)
+    measured = "not measured" if cell.measured_s is None else milliseconds(cell.measured_s)
     if cell.refused is not None:
         measured = f"none: {cell.refused}"
     return (
-        cell.key, cell.tier, ", ".join(cell.strata), measured, percent(cell.repeatability, signed=False), predicted,
+        cell.key, cell.tier, "; ".join(cell.strata), measured, percent(cell.repeatability, signed=False), predicted,
         percent(cell.error()), percent(cell.replay_error),
     )  # fmt: skip
 
 
+def bars_of(verdict: Verdict) -> list[JudgedBar]:
+    """Every bar that a verdict allows to judge: errors of tiers and strata, parts, decisions."""
+    return [*judge(verdict), *judge_parts(verdict.measured), *decision_bars(verdict)]
+
+
 def bars_table(verdict: Verdict) -> Table:
-    """Every bar: errors of tiers and strata, then parts."""
+    """Every bar; an ambition is told and failed by nobody."""
     lines = [
         (one.bar.name, one.bar.where, str(one.cells), f"{one.bar.figure:.4f}",
          f"{'>=' if one.bar.least else '<='} {one.bar.bound:.3g}",
          "yes" if one.bar.met else ("no" if one.ambition else "**no**"))
-        for one in (*judge(verdict), *judge_parts(verdict.measured))
+        for one in bars_of(verdict)
     ]  # fmt: skip
     return Table(title="Bars", head=("what", "where", "cells", "figure", "bound", "met"), lines=lines)
 
@@ -111,7 +95,7 @@ def worst_table(verdict: Verdict) -> Table:
     """The cells that are farthest off, with every model's error."""
     names = _models(verdict)
     worst = sorted(verdict.measured, key=lambda cell: (-abs(cell.error() or 0.0), cell.key))[:WORST]
-    lines = [(cell.key, ", ".join(cell.strata), *(percent(cell.error(name)) for name in names)) for cell in worst]
+    lines = [(cell.key, "; ".join(cell.strata), *(percent(cell.error(name)) for name in names)) for cell in worst]
     return Table(title="Farthest off", head=("cell", "stratum", *names), lines=lines)
 
 
@@ -174,5 +158,5 @@ def repeats_table(verdict: Verdict) -> Table:
 #: Tables by the name that a page and JSON give them.
 TABLES: Mapping[str, Callable[[Verdict], Table]] = {
     "strata": strata_table, "bars": bars_table, "models": models_table, "wins": wins_table, "parts": parts_table,
-    "worst": worst_table, "repeats": repeats_table, "cells": cells_table,
+    "decisions": decisions_table, "worst": worst_table, "repeats": repeats_table, "cells": cells_table,
 }  # fmt: skip
