@@ -38,27 +38,38 @@ def trace_of(record: Record, real: Timeline, profile: str | Profile) -> tuple[Tr
     )  # fmt: skip
 
 
+Drawn = Sequence[tuple[Record, tuple[TraceSource, TraceSource]]]
+
+
+def pairs_of(measured: Folder, records: Sequence[Record], profile: str | Profile) -> Drawn:
+    """Both timelines of every record that has a measured one."""
+    timelines = [(record, measured.timeline(record)) for record in records]
+    return [(record, trace_of(record, real, profile)) for record, real in timelines if real is not None]
+
+
 def write_traces(
     folder: Path, measured: Folder, records: Sequence[Record], profile: str | Profile, *, figure: bool
 ) -> list[Path]:  # fmt: skip
     """A trace for every record with a timeline, and a picture of one that overlaps; returns what was written."""
     written: list[Path] = []
-    drawn: list[tuple[Record, tuple[TraceSource, TraceSource]]] = []
-    for record in records:
-        real = measured.timeline(record)
-        if real is None:
-            continue
-        sources = trace_of(record, real, profile)
+    pairs = pairs_of(measured, records, profile)
+    for record, sources in pairs:
         path = make_folder(folder / TRACES) / f"{record.cell.id}.json"
         write_trace(path, sources)
         written.append(path)
-        drawn.append((record, sources))
-    if drawn and figure:
-        written.append(_draw(folder / TIMELINE, drawn))
+    if pairs and figure:
+        written.append(_draw(folder / TIMELINE, pairs))
     return written
 
 
-def _draw(path: Path, drawn: Sequence[tuple[Record, tuple[TraceSource, TraceSource]]]) -> Path:
+def draw_step(path: Path, measured: Folder, records: Sequence[Record], profile: str | Profile) -> None:
+    """The picture alone; nothing where no record has a timeline."""
+    pairs = pairs_of(measured, records, profile)
+    if pairs:
+        _draw(path, pairs)
+
+
+def _draw(path: Path, drawn: Drawn) -> Path:
     """One step each of up to two cells: one that prefetches and, under the same load, one that waits."""
     from sparda_core.bench.plot_timelines import draw_timelines
 
