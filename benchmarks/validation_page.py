@@ -1,8 +1,8 @@
-"""Judge measured cells, keep the verdict as data, and fill docs/validation.md from all verdicts. Needs no GPU, no torch.
+"""Judge measured cells, keep the verdicts as data, fill the pages from them. Needs no GPU and no torch.
 
     python -m benchmarks.validation_page earlier=benchmarks/results/2026-11-30-decode-h200.json
     python -m benchmarks.validation_page main=PATH cpu=PATH     # folders of `sparda validate`, or their documents
-    python -m benchmarks.validation_page                        # only fill the page, from verdicts that are there
+    python -m benchmarks.validation_page                        # only fill the pages, from verdicts that are there
 
 Each NAME=PATH writes benchmarks/results/DATE-validation-NAME.json in place of the one that was there, and figures into
 docs/images. A folder also tells parts by its timelines, and gives the picture of one step.
@@ -24,8 +24,9 @@ from sparda_core.errors import ConfigError
 from sparda_core.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, IMAGES, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "images", ROOT / "docs" / "validation.md"
-#: What the page speaks of: cells drawn for it, cells of this project's CPU, cells that were measured before.
+RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
+PAGES = (ROOT / "docs" / "validation.md", ROOT / "docs" / "error-budget.md")
+#: What the pages speak of: cells drawn for it, cells of this project's CPU, cells that were measured before.
 NAMES = ("main", "cpu", "earlier")
 
 
@@ -36,7 +37,7 @@ def stored(name: str) -> Path | None:
 
 
 def verdicts() -> dict[str, Verdict | None]:
-    """All verdicts by the name that the page gives them."""
+    """All verdicts by the name that pages give them."""
     return {name: None if (path := stored(name)) is None else read_verdict(path) for name in NAMES}
 
 
@@ -60,7 +61,7 @@ def judge(name: str, path: Path, profile: str | None) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Judge what is named, then fill the page."""
+    """Judge what is named, then fill the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", metavar="NAME=PATH", help=f"NAME: {', '.join(NAMES)}")
     parser.add_argument("--profile", metavar="NAME|FILE", help="default: a CPU's own, else h200")
@@ -71,8 +72,9 @@ def main(argv: list[str] | None = None) -> int:
         if name not in NAMES or not path:
             raise ConfigError(f"cells={word!r} must be NAME=PATH, NAME one of {', '.join(NAMES)}")
         told.print(f"{name}: {judge(name, Path(path), args.profile).name}")
-    write_whole(PAGE, filled(PAGE.read_text(encoding="utf-8"), verdicts()))
-    told.print(f"filled {PAGE.name}")
+    for page in PAGES:
+        write_whole(page, filled(page.read_text(encoding="utf-8"), verdicts()))
+        told.print(f"filled {page.name}")
     return 0
 
 

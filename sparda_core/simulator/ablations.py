@@ -6,7 +6,7 @@ All take the same plan, facts, work and profile as the full model, so that they 
 * `share fixed at start`: an operation keeps the rates that it got when its flows began, whatever starts or ends
   beside it later; SMs change hands as ever.
 * `max(copy, compute)`: the longer of what each lane takes alone; where a plan lets nothing run beside a transfer,
-  their sum, since no one would expect an overlap there.
+  their sum, since no one would expect an overlap there. No less than the host takes to issue a step's operations.
 """
 
 from __future__ import annotations
@@ -59,23 +59,20 @@ def longer_lane_s(
     together = max if overlaps(plan) else math.fsum
     total_s = 0.0
     for fact in facts:
-        lanes = lanes_alone_s(plan, simulator.prices(fact), capacity)
-        total_s += profile.step_s + together(lanes.values())
+        prices = simulator.prices(fact)
+        lanes = lanes_alone_s(plan, prices, capacity)
+        issue_s = math.fsum(price.issue_s + price.then_s for price in prices if not price.host_waits)
+        total_s += profile.step_s + max(together(lanes.values()), issue_s)
     return total_s / len(facts)
 
 
 def lanes_alone_s(
     plan: StepPlan, prices: Sequence[Price], capacity: Mapping[str, float]
 ) -> dict[Lane, float]:  # fmt: skip
-    """Seconds of each lane with the machine to itself.
-
-    Where the host issues every operation its time for that is the lane `host`, which has no operation of its own.
-    """
+    """Seconds of each lane's operations with the machine to themselves."""
     lanes: dict[Lane, float] = {}
     for op, price in zip(plan.ops, prices, strict=True):
         lanes[op.lane] = lanes.get(op.lane, 0.0) + alone_s(price, capacity)
-        if not price.host_waits and price.issue_s + price.then_s:
-            lanes[Lane.HOST] = lanes.get(Lane.HOST, 0.0) + price.issue_s + price.then_s
     return lanes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from sparda_core.errors import ConfigError, ProfileError
@@ -84,6 +85,16 @@ def test_launch_gaps_and_the_step_s_own_gap_count_in_every_model_but_the_rooflin
     made, machine = pipeline(3, early=False), gpu(gap_s=1e-6, step_s=5e-6)
     for name in (FULL, NO_CONTENTION, MAX_OF_SUMS, LONGER, FIXED):
         assert taken_us(name, made, machine) == pytest.approx(400 + len(made.ops) + 5), name
+
+
+def test_a_host_that_issues_every_operation_runs_ahead_of_them_in_every_model_that_knows_it() -> None:
+    made, slow = pipeline(3, early=False), 50e-6
+    machine = attrs.evolve(gpu(eager_s=slow), launches="eager")
+    # Thirteen operations of 50 us each; the last copy is the eleventh, and what waits for it follows.
+    assert taken_us(FULL, made, machine) == pytest.approx(11 * 50 + 100 + 20 + 30)
+    assert taken_us(LONGER, made, machine) == pytest.approx(13 * 50)
+    quick = attrs.evolve(gpu(eager_s=1e-6), launches="eager")
+    assert taken_us(LONGER, made, quick) == pytest.approx(400)
 
 
 def test_the_roofline_reads_offloaded_bytes_at_the_mean_of_both_bandwidths() -> None:
