@@ -20,52 +20,44 @@ SHOWN = ("strata", "bars", "models", "wins", "parts", "decisions", "worst", "rep
 INSIDE, HERE = "report", "sparda-validation-report"
 
 
-def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of a report."""
     report = parser.add_argument_group("a report on stored cells: errors, bars, simpler models, parts")
     report.add_argument(
         "--report", type=Path, metavar="PATH",
         help="folder of a validation, its compact document, or decode.json of `sparda bench decode`; measures nothing",
     )  # fmt: skip
-    report.add_argument(
-        "--into", type=Path, metavar="DIR",
-        help=f"where report.json, cells.csv, figures and traces go (default: PATH/{INSIDE}, or {HERE} for a file)",
-    )  # fmt: skip
     report.add_argument("--no-figures", action="store_true", help="leave out the figures, which need matplotlib")
 
 
-def run_report(args: argparse.Namespace, profile: str | None) -> int:
-    """Judge the cells, write the report, show its tables.
-
-    profile  name or file; None: a CPU validation's own, or the H200's
-    """
-    from sparda_core.bench.verdict import run
+def run(args: argparse.Namespace) -> int:
+    """Judge the cells, write the report, show its tables."""
+    from sparda_core.bench.verdict import run as judging
     from sparda_core.bench.verdict.judged import verdict_csv
     from sparda_core.bench.verdict.tables import TABLES
     from sparda_core.cli.running import progress
 
     if not args.report.exists():
         raise ConfigError(f"--report {args.report} does not exist; measure cells first, or name a stored result")
-    folder = args.into or (args.report / INSIDE if args.report.is_dir() else Path(HERE))
+    folder = args.out or (args.report / INSIDE if args.report.is_dir() else Path(HERE))
     check_folder(folder)
-    for place in (args.out, args.csv):
-        if place is not None:
-            check_place(place)
+    if args.csv is not None:
+        check_place(args.csv)
     if not args.no_figures:
         from sparda_core.bench.plots import require_matplotlib
 
         require_matplotlib()
-    source = run.read_source(args.report)
-    loaded = run.profile_of(source, args.report, profile)
+    source = judging.read_source(args.report)
+    loaded = judging.profile_of(source, args.report, args.profile)
+    asked = args.profile or loaded
     with progress() as tell:
-        verdict = run.make_verdict(source, loaded, asked=profile or loaded, progress=tell)
-    written = run.write_report(folder, verdict, source=source, asked=profile or loaded, figures=not args.no_figures)
-    if args.out is not None:
-        write_whole(args.out, verdict.to_json())
+        verdict = judging.make_verdict(source, loaded, asked=asked, progress=tell)
+    written = judging.write_report(folder, verdict, source=source, asked=asked, figures=not args.no_figures)
     if args.csv is not None:
         write_whole(args.csv, verdict_csv(verdict))
     if args.json:
-        show_json({"title": verdict.title, "profile": verdict.profile, **run.plain_tables(verdict), "files": written})
+        told = {"title": verdict.title, "profile": verdict.profile, **judging.plain_tables(verdict)}
+        show_json({**told, "files": written})
         return 0
     _show(verdict)
     for table in (TABLES[name](verdict) for name in SHOWN):

@@ -45,8 +45,9 @@ def machine_name() -> str:
     """The GPU that will measure; raises ConfigError without one."""
     found = gpu()
     if found is None:
-        raise ConfigError("no CUDA device on this machine: `sparda bench decode` measures one; "
-                          "`sparda predict --profile h200` predicts")  # fmt: skip
+        raise ConfigError("no CUDA device on this machine: `sparda bench decode` and `sparda validate` measure one; "
+                          "`sparda predict --profile h200` predicts, and `sparda validate` with --device cpu or "
+                          "--published needs none")  # fmt: skip
     return str(found["name"])
 
 

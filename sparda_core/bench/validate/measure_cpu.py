@@ -72,7 +72,7 @@ class CpuSettings:
 class CpuRun:
     """Measures the cells of one folder; what is there of the same settings and machine is kept."""
 
-    def __init__(self, settings: CpuSettings, folder: Path, *, report: Report) -> None:
+    def __init__(self, settings: CpuSettings, folder: Path, *, report: Report, resume: bool = True) -> None:
         self._settings, self._folder, self._report = settings, Folder(folder), report
         self._bench = workbench(settings, report)
         shape, config = self._bench.decoder.shape, self._bench.config
@@ -80,6 +80,10 @@ class CpuRun:
         self._contenders = {one.label: one for one in every if one.label in SELECTORS}
         told = config.key(self._bench.reading.sha256, __version__)
         self._store = PartStore(folder / "parts", key=told)
+        if not resume:
+            self._store.clear()
+            self._store = PartStore(folder / "parts", key=told)
+        self._resume = resume
         self._identity = {
             "machine": machine()["cpu"], "cores": machine()["cores"], "model": settings.model,
             "settings": attrs.asdict(settings), "shape": attrs.asdict(shape),
@@ -132,7 +136,7 @@ class CpuRun:
 
     def _kept(self, cell: ValidationCell) -> Record | None:
         record = self._folder.read(cell)
-        return record if record is not None and record.identity == self._told(cell) else None
+        return record if record is not None and self._resume and record.identity == self._told(cell) else None
 
     def _told(self, cell: ValidationCell) -> dict[str, Any]:
         return {**self._identity, "selector_options": self._contenders[cell.selector].options}

@@ -138,6 +138,10 @@ class Judged:
         return self.batch / self.measured_s, self.batch / predicted
 
 
+def _rows(rows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    return tuple(rows)
+
+
 def _cells(cells: Iterable[Judged]) -> tuple[Judged, ...]:
     return tuple(cells)
 
@@ -147,12 +151,14 @@ class Verdict:
     """Judged cells, in the order of their records, and where they and the predictions come from.
 
     title       what was measured where, in a few words
+    decisions   what the cells were measured to decide, a row each (bench/validate/decided.py)
     provenance  of the measurement; `profile` of the predictions: its name, digest and date
     """
 
     title: str
     device: str
     cells: tuple[Judged, ...] = attrs.field(converter=_cells)
+    decisions: tuple[dict[str, Any], ...] = attrs.field(default=(), converter=_rows)
     provenance: dict[str, Any] = attrs.field(factory=dict)
     profile: dict[str, str] = attrs.field(factory=dict)
 
@@ -163,7 +169,7 @@ class Verdict:
 
     def to_json(self) -> str:
         """A document of one line a cell; `read_verdict` gives an equal verdict back."""
-        head = {name: getattr(self, name) for name in ("title", "device", "provenance", "profile")}
+        head = {name: getattr(self, name) for name in ("title", "device", "decisions", "provenance", "profile")}
         lines = ",\n".join(json.dumps(attrs.asdict(cell), allow_nan=False) for cell in self.cells)
         return f'{{"format": {FORMAT},\n"head": {json.dumps(head)},\n"cells": [\n{lines}\n]}}\n'
 

@@ -12,6 +12,7 @@ from sparda_core.bench.decode.store import read_rows
 from sparda_core.bench.validate.earlier import earlier_records
 from sparda_core.bench.validate.folder import Folder, Run, read_run
 from sparda_core.bench.validate.record import Record
+from sparda_core.bench.verdict.decide import decided
 from sparda_core.bench.verdict.judged import Verdict, verdict_csv, write_verdict
 from sparda_core.bench.verdict.make import PartsOf, Progress, judge_records
 from sparda_core.bench.verdict.parts import RowParts, TimelineParts
@@ -25,6 +26,8 @@ VERDICT, CSV = "report.json", "cells.csv"
 #: Profile of a validation on a CPU: it is measured with the cells.
 CPU_PROFILE = "cpu-profile.toml"
 USUAL_PROFILE = "h200"
+#: Every record of a validation in one file, beside the folder of records.
+DOCUMENT = "validation.json"
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +50,7 @@ def read_source(path: Path) -> Source:
     Raises RecordingError or ConfigError for a file that is none of these, OSError where it cannot be read.
     """
     if path.is_dir():
-        folder, run = Folder(path), read_run(path)
+        folder, run = Folder(path), _ordered(path)
         return Source(run=run, folder=folder, parts_of=TimelineParts(folder=folder, records=run.records))
     if not _is_decode(path):
         return Source(run=read_run(path))
@@ -59,6 +62,17 @@ def read_source(path: Path) -> Source:
     return Source(
         run=Run(records=records, provenance=document.get("provenance", {})), parts_of=RowParts(rows=rows)
     )  # fmt: skip
+
+
+def _ordered(path: Path) -> Run:
+    """A folder's records, in the order of its document and with its provenance where there is one."""
+    run, document = read_run(path), path / DOCUMENT
+    if not document.exists():
+        return run
+    told = read_run(document)
+    place = {record.cell.id: at for at, record in enumerate(told.records)}
+    records = sorted(run.records, key=lambda record: place.get(record.cell.id, len(place)))
+    return Run(records=records, provenance=told.provenance)
 
 
 def _is_decode(path: Path) -> bool:
@@ -89,7 +103,8 @@ def make_verdict(
     """
     cells = judge_records(source.run.records, asked, parts_of=source.parts_of, progress=progress)
     return Verdict(
-        title=title_of(source.run), device=source.device, cells=cells, provenance=source.run.provenance,
+        title=title_of(source.run), device=source.device, cells=cells, decisions=decided(source.run, cells),
+        provenance=source.run.provenance,
         profile={"name": profile.name, "digest": profile.digest, "date": profile.date},
     )  # fmt: skip
 
