@@ -233,7 +233,7 @@ def _methods(
     """Those asked for, or all that the model allows; raises ConfigError where one needs a bias that it has not."""
     biased = model.shape.token_bias
     if args.methods is None:
-        return parse_methods([kind for kind in DEFAULT if biased or kind not in BIASED], spec=spec, forecasts=grids)
+        return parse_methods((*DEFAULT, *(BIASED if biased else ())), spec=spec, forecasts=grids)
     methods = parse_methods(args.methods, spec=spec, forecasts=grids)
     without = [method.name for method in methods if method.kind in BIASED and not biased]
     if without:

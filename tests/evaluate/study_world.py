@@ -6,7 +6,7 @@ import attrs
 import torch
 
 from sparda_core.evaluate.study.config import StudyConfig
-from sparda_core.evaluate.study.methods import BIASED, DEFAULT, Method, parse_methods
+from sparda_core.evaluate.study.methods import DEFAULT, Method, parse_methods
 from sparda_core.evaluate.study.scores import Scorer
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.decoder import Decoder
@@ -21,8 +21,7 @@ SHAPE = ModelShape(
 )  # fmt: skip
 GRIDS = {"a.s0": (4, 2), "a.s1": (4, 2), "two": (4, 2)}  # the last knows two layers early
 NAMES = (
-    *(kind for kind in DEFAULT if kind not in BIASED),
-    "query@8/8", "query@1/1", "forecast:a.s0@2/2", "infinigen-softmax@8/4",
+    *DEFAULT, "query@8/8", "query@1/1", "forecast:a.s0@2/2", "infinigen-softmax@8/4",
 )  # fmt: skip
 TOKENS, FIRST = 150, 90
 

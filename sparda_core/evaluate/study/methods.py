@@ -32,8 +32,8 @@ LABELLED = ("forecast", "nosa-forecast")
 BIASED = ("nosa", "nosa-forecast")
 #: Kinds that hold a proxy query against tokens' keys.
 ON_TOKENS = ("infinigen-token", "infinigen-released")
-#: What is measured unless told otherwise, those of BIASED where the model has a bias; `forecast` stands for every file.
-DEFAULT = tuple(KINDS)
+#: What is measured unless told otherwise, with BIASED where the model has a bias; `forecast` stands for every file given.
+DEFAULT = tuple(kind for kind in KINDS if kind not in BIASED)
 #: Bytes of one value of an index as it is served (bfloat16), and of a bias (float32).
 VALUE_BYTES, BIAS_BYTES = 2, 4
 #: Dimensions of each key that InfiniGen is released with; all where a head has no more.
