@@ -32,7 +32,7 @@ LABELLED = ("forecast", "nosa-forecast")
 BIASED = ("nosa", "nosa-forecast")
 #: Kinds that hold a proxy query against tokens' keys.
 ON_TOKENS = ("infinigen-token", "infinigen-released")
-#: What is measured unless told otherwise, with BIASED where the model has a bias; `forecast` stands for every file given.
+#: What is measured unless told otherwise, with BIASED where the model has a bias; `forecast` stands for every file.
 DEFAULT = tuple(kind for kind in KINDS if kind not in BIASED)
 #: Bytes of one value of an index as it is served (bfloat16), and of a bias (float32).
 VALUE_BYTES, BIAS_BYTES = 2, 4
