@@ -46,8 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--quick", action="store_true",
-        help="2 windows, the last 512 positions of each, budgets 8, 16, 32, few task prompts: minutes on two cores",
-    )
+        help="2 windows of 4,096 tokens, the last 256 positions of each, budgets 8, 16, 32, two prompts a task: "
+        "minutes on two cores",
+    )  # fmt: skip
     parser.add_argument(
         "--show", type=Path, metavar="DIR", help="measure nothing: tables and figures of the results in this folder"
     )
@@ -95,9 +96,11 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
     budgets("--path-budgets", "budgets of the sparse path (KL, agreement, perplexity)", full.path_budgets)
     budgets("--slot-budgets", "budgets whose misses are counted", full.slot_budgets)
     budgets("--task-budgets", "budgets of the tasks", full.task_budgets)
-    group.add_argument("--window", type=POSITIVE, metavar="TOKENS", help=f"of a window (default: {full.window})")
     group.add_argument(
-        "--first", type=POSITIVE, metavar="TOKEN", help=f"first position judged (default: {full.first}; quick: 7680)"
+        "--window", type=POSITIVE, metavar="TOKENS", help=f"of a window (default: {full.window}; quick: 4096)"
+    )
+    group.add_argument(
+        "--first", type=POSITIVE, metavar="TOKEN", help=f"first position judged (default: {full.first}; quick: 3840)"
     )
     group.add_argument("--tasks", nargs="*", metavar="NAME", help=f"of {', '.join(TASKS)} (default: all)")
     group.add_argument(
@@ -105,7 +108,9 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         help="of nosa and nosa-forecast: blocks beside sink and local that go by the score (default: in proportion to "
         "the budget, as 23 of the 78 free ones at NOSA-8B's)",
     )  # fmt: skip
-    group.add_argument("--samples", type=NOT_NEGATIVE, metavar="N", help=f"prompts a task (default: {full.samples})")
+    group.add_argument(
+        "--samples", type=NOT_NEGATIVE, metavar="N", help=f"prompts a task (default: {full.samples}; quick: 2)"
+    )
     group.add_argument(
         "--task-tokens", type=POSITIVE, metavar="TOKENS", help=f"of a prompt (default: {full.task_tokens})"
     )
