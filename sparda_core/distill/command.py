@@ -29,7 +29,7 @@ from sparda_core.distill.sharded import ShardedDecoder
 from sparda_core.distill.sources import Documents
 from sparda_core.distill.teachers import Grid
 from sparda_core.distill.texts import training_documents
-from sparda_core.distill.train import Habits, TrainResult, train
+from sparda_core.distill.train import Habits, TrainResult, check_stages, train
 from sparda_core.distill.validation import Validation
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.files import check_folder
@@ -181,7 +181,7 @@ class _Run:
 
         validate = None
         if windows:
-            validate = Validation(decoder=self.decoder, windows=windows, spec=config.spec, world=self.world)
+            validate = Validation(decoder=self.decoder, windows=windows, spec=config.taught, world=self.world)
             self.console.print(f"recall while training: {len(windows)} windows, budget {validate.budget}")
 
         def evaluate(forecast: ForecastWeights, step: int) -> Evaluation:
@@ -259,6 +259,7 @@ def _load(args: argparse.Namespace, config: TrainConfig, device: str) -> Model:
             f"window={longest} must be <= context={model.shape.context} of {model.name}; "
             "lower --window and --recall-window"
         )
+    check_stages(config, model.decoder)
     if config.lead >= model.shape.layers:
         raise ConfigError(f"lead={config.lead} must be < layers={model.shape.layers}: lower the lead")
     return model

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from sparda_core.distill.config import INITS, REFERENCE, REFERENCE_RUN, SCHEDULES, TrainConfig
+from sparda_core.distill.config import INITS, PUBLISHED, REFERENCE_RUN, SCHEDULES, TrainConfig
 from sparda_core.distill.objectives import OBJECTIVES
 from sparda_core.distill.own_states import FORECAST, STATES
 from sparda_core.distill.rows import MODES
@@ -24,7 +24,10 @@ DTYPES = ("bfloat16", "float32")
 PATTERN, SPLIT = "**/*", "train"
 #: Options that are fields of TrainConfig: type, choices, help.
 FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
-    "objective": (str, (*OBJECTIVES, REFERENCE), "what is learnt; 'reference' also sets the published run's numbers"),
+    "objective": (
+        str, (*OBJECTIVES, *PUBLISHED),
+        "what is learnt; 'reference', and 'nosa' for a NOSA model, also set the published run's numbers",
+    ),
     "teacher": (str, None, "grid of the targets: coarse (the entries'), fine (2/1) or WINDOW/STRIDE"),
     "steps": (int, None, "optimiser steps"),
     "batch": (int, None, "rows of a step, over all processes; they are read one by one"),
@@ -43,6 +46,7 @@ FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
     "states": (str, STATES, "hidden states follow dense attention, or what the Forecast or its teacher selects"),
     "seed": (int, None, "of the documents' order, the positions and a random start"),
     "init": (str, INITS, "where the projections start: the mean of each group's own query rows, or random"),
+    "select_blocks": (int, None, "of a NOSA model: blocks beside sink and local that go by the score; 0: one stage"),
     "chunk_mib": (int, None, "memory for scores of the queries asked at once"),
 }
 _SPEC = ("block", "sink", "local", "budget")
@@ -125,7 +129,7 @@ def spec_of(args: argparse.Namespace) -> BlockSpec:
 def config_of(args: argparse.Namespace) -> TrainConfig:
     """The run: what was given, and for the rest the defaults, or the published run's with --objective reference."""
     given = {name: getattr(args, name) for name in FIELDS if getattr(args, name) is not None}
-    make = TrainConfig.reference if args.objective == REFERENCE else TrainConfig
+    make = TrainConfig.reference if args.objective in PUBLISHED else TrainConfig
     return make(spec=spec_of(args), **given)
 
 

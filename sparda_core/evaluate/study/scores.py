@@ -14,7 +14,7 @@ import attrs
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from sparda_core.distill.scores import entries_of, pool_blocks, visible_entries
+from sparda_core.distill.scores import bias_block_scores, pool_blocks, visible_entries
 from sparda_core.errors import ConfigError
 from sparda_core.evaluate.study.methods import BIASED, LABELLED, ON_TOKENS, Method
 from sparda_core.evaluate.study.order import Order
@@ -138,16 +138,10 @@ def _raw_entries(scene: Scene, grid: tuple[int, int], f_GQD: torch.Tensor, rows:
 
 
 def bias_scores(scene: Scene, grid: tuple[int, int]) -> torch.Tensor:
-    """Block scores of the tokens' bias [G, Q, N]: its means, pooled as entries are; raises ConfigError without one.
-
-    Source: NOSA (arXiv 2510.13602), selection of its release.
-    """
+    """Block scores of the tokens' bias [G, Q, N]; raises ConfigError without one."""
     if scene.bias is None:
         raise ConfigError(f"layer {scene.layer} has no token bias to choose by; take a NOSA model, or another method")
-    spec = scene.on(grid)
-    means_GC = entries_of(scene.bias[..., None], spec)[..., 0]
-    seen_QC = visible_entries(scene.positions, means_GC.shape[1], spec)
-    return pool_blocks(torch.where(seen_QC, means_GC[:, None], -torch.inf), scene.blocks, spec)
+    return bias_block_scores(scene.bias, scene.positions, scene.blocks, scene.on(grid))
 
 
 def _skew(method: Method, scene: Scene) -> torch.Tensor:
