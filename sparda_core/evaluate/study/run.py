@@ -12,7 +12,7 @@ import torch
 from sparda_core.errors import ConfigError
 from sparda_core.evaluate.far_tasks import draw_task
 from sparda_core.evaluate.study.config import StudyConfig
-from sparda_core.evaluate.study.judge import judge_choices, judge_path, judge_task
+from sparda_core.evaluate.study.judge import channels_of, judge_choices, judge_path, judge_task
 from sparda_core.evaluate.study.methods import Method
 from sparda_core.evaluate.study.path import run_dense
 from sparda_core.evaluate.study.scores import Scorer
@@ -106,7 +106,9 @@ def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None])
     ids = torch.tensor(window.ids, device=study.device)
     start = time.perf_counter()
     if "choice" in row:  # the dense state is kept in no file: a window that is gone on with is read again
-        dense = run_dense(study.decoder, ids, first=config.first, spec=config.spec)
+        dense = run_dense(
+            study.decoder, ids, first=config.first, spec=config.spec, channels=channels_of(study.methods)
+        )
     else:
         dense, found = judge_choices(study.decoder, ids, study.methods, config, study.scorer)
         row = {
