@@ -100,7 +100,8 @@ def _layers(report: Report, path: Path) -> None:
     figure = new_figure(15, 8)
     for axes, metric in zip(figure.subplots(2, 1), ("recall_oracle", "recall_query"), strict=True):
         for at, (name, table) in enumerate(report.layers[metric].items()):
-            axes.plot(table[str(budget)], label=name, color=f"C{at % 10}", linestyle=_style(at), marker="o", markersize=3)
+            drawn = {"color": f"C{at % 10}", "linestyle": _style(at), "marker": "o", "markersize": 3}
+            axes.plot(table[str(budget)], label=name, **drawn)
         axes.set_title(f"{metric.replace('_', ' of ')}, layer by layer, budget {budget}", fontsize=10)
         axes.set_xlabel("layer")
         axes.grid(alpha=0.3)
