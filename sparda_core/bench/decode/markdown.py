@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sparda_core.bench.decode.bars import Bar
 from sparda_core.bench.decode.cell import Cell
 from sparda_core.bench.decode.floors import kind_floors_s, selection_floor_s
 from sparda_core.bench.decode.report import Row
-from sparda_core.bench.pages import markdown_table
 
 #: Kinds of operations in the order of a step, and how the page calls them.
 _KINDS = ("project", "score", "select", "diff", "attend", "output", "mlp", "head")
@@ -17,7 +17,7 @@ _KINDS = ("project", "score", "select", "diff", "attend", "output", "mlp", "head
 def steps_table(rows: Sequence[Row]) -> str:
     """One line a cell: step, tokens/s, floors and their share of the step."""
     head = ("cell", "step ms", "tokens/s", "misses", "memory floor ms", "link floor ms", "larger floor / step")
-    return markdown_table(head, (_step_line(row) for row in rows))
+    return _table(head, (_step_line(row) for row in rows))
 
 
 def _step_line(row: Row) -> list[str]:
@@ -34,7 +34,7 @@ def _step_line(row: Row) -> list[str]:
 
 def kinds_table(rows: Sequence[Row]) -> str:
     """Milliseconds of a step by kind of operation, each kind alone."""
-    return markdown_table(("cell", *_KINDS), ([row["key"], *(_kind(row, kind) for kind in _KINDS)] for row in rows))
+    return _table(("cell", *_KINDS), ([row["key"], *(_kind(row, kind) for kind in _KINDS)] for row in rows))
 
 
 def _kind(row: Row, kind: str) -> str:
@@ -44,8 +44,7 @@ def _kind(row: Row, kind: str) -> str:
 
 def parts_table(rows: Sequence[Row]) -> str:
     """One line a part of a step: time, floor and their ratio; transfers alone and beside compute that never ends."""
-    head = ("cell", "part", "ms", "floor ms", "ms / floor")
-    return markdown_table(head, (line for row in rows for line in _parts(row)))
+    return _table(("cell", "part", "ms", "floor ms", "ms / floor"), (line for row in rows for line in _parts(row)))
 
 
 def _parts(row: Row) -> Iterable[list[str]]:
@@ -67,7 +66,7 @@ def _part(key: str, name: str, taken_s: float, floor_s: float) -> list[str]:
 def selection_table(rows: Sequence[Row]) -> str:
     """One line a cell: microseconds a layer of scoring, choice and diff, their floor and the ratio."""
     head = ("cell", "score us", "select us", "diff us", "floor us", "selection / floor")
-    return markdown_table(head, (_selection(row) for row in rows))
+    return _table(head, (_selection(row) for row in rows))
 
 
 def _selection(row: Row) -> list[str]:
@@ -80,8 +79,13 @@ def _selection(row: Row) -> list[str]:
 def bars_table(judged: Sequence[Bar]) -> str:
     """One line a bar."""
     head = ("what", "where", "figure", "bound", "met")
-    return markdown_table(head, (
+    return _table(head, (
         [bar.name, bar.where, f"{bar.figure:.3f}", f"{'>=' if bar.least else '<='} {bar.bound:.3g}",
          "yes" if bar.met else "**no**"]
         for bar in judged
     ))  # fmt: skip
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)

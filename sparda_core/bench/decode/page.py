@@ -8,7 +8,7 @@ from typing import Any
 from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.markdown import bars_table, kinds_table, parts_table, selection_table, steps_table
 from sparda_core.bench.decode.report import Row
-from sparda_core.bench.pages import fill_page
+from sparda_core.bench.page import fill
 from sparda_core.errors import ConfigError
 
 #: Cells whose operations are told one by one.
@@ -72,10 +72,10 @@ def filled(page: str, documents: Mapping[str, Mapping[str, Any]]) -> str:
     Raises ConfigError for a table or a document that is not known.
     """
 
-    def make(asked: str) -> str:
-        name, _, table = asked.rpartition("-")
+    def made(place: str) -> str:
+        name, _, table = place.rpartition("-")
         if table not in TABLES or name not in documents:
-            raise ConfigError(f"table={asked!r} is unknown; known: {', '.join(TABLES)} of {sorted(documents)}")
+            raise ConfigError(f"table={place!r} is unknown; known: {', '.join(TABLES)} of {sorted(documents)}")
         return TABLES[table](documents[name]["rows"])
 
-    return fill_page(page, make)
+    return fill(page, made)

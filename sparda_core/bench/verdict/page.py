@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from sparda_core.bench.pages import fill_page, markdown_table
+from sparda_core.bench.page import fill, markdown
 from sparda_core.bench.verdict.judged import HOST, OVERLAPPED, Judged, Verdict
 from sparda_core.bench.verdict.limits import STATISTICS, JudgedBar, median_error, strata_of
 from sparda_core.bench.verdict.table import percent
@@ -73,7 +73,7 @@ def _has(cells: list[Judged], model: str) -> bool:
 def _table(name: str) -> Callable[[Verdict], str]:
     def make(verdict: Verdict) -> str:
         made = TABLES[name](verdict)
-        return markdown_table(made.head, made.lines) if made.lines else NOTHING
+        return markdown(made.head, made.lines) if made.lines else NOTHING
 
     return make
 
@@ -97,4 +97,4 @@ def filled(page: str, verdicts: Mapping[str, Verdict | None]) -> str:
         verdict = verdicts[name]
         return NOTHING if verdict is None else PARTS[table](verdict)
 
-    return fill_page(page, make)
+    return fill(page, make)

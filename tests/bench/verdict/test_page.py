@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.validation_page import NAMES, PAGES, main, verdicts
-from sparda_core.bench.pages import fill_page, names_of
 from sparda_core.bench.validate.earlier import earlier_records
 from sparda_core.bench.verdict.judged import HOST
 from sparda_core.bench.verdict.limits import median_error
@@ -25,6 +25,10 @@ ROOT = Path(__file__).parents[3]
 VALIDATION, BUDGET = (page.read_text() for page in PAGES)
 FOUND = verdicts()
 ROWS = json.loads((ROOT / "benchmarks" / "results" / "2026-11-30-decode-h200.json").read_text())["rows"]
+
+
+def names_of(page: str) -> list[str]:
+    return re.findall(r"<!-- table: ([a-z-]+) -->", page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -98,8 +102,6 @@ def test_what_is_not_measured_says_so_and_an_unknown_table_is_named() -> None:
     assert "replay: max error" in filled(page, {"main": verdict(judged(replay=0.1))})
     with pytest.raises(ConfigError, match="table='main-jokes' is unknown; known: summary"):
         filled(page.replace("bars", "jokes"), {"main": None})
-    short = "<!-- table: a -->\nb\n<!-- end -->"
-    assert fill_page(short, lambda name: name * 2) == short.replace("\nb", "\naa")
 
 
 @pytest.mark.parametrize("name", list(PARTS))
