@@ -22,14 +22,13 @@ def summary(verdict: Verdict) -> str:
     cells = verdict.measured
     if not cells:
         return NOTHING
-    graph = [cell for cell in cells if cell.stratum != HOST]
+    graph, host = ([cell for cell in cells if (cell.stratum == HOST) == by_host] for by_host in (False, True))
     by = "`{name}` of {date} (digest {digest})".format(**verdict.profile)
     told = [
         f"- {len(cells)} of {len(verdict.cells)} cells are judged ({verdict.title}), predicted with profile {by}.",
-        _spread("All cells but those whose steps the host issues or interrupts", graph),
-        _compared(graph),
+        _spread("All cells but those whose steps the host issues or interrupts" if host else "All cells", graph),
+        _compared(graph), _repeats(cells),
     ]
-    host = [cell for cell in cells if cell.stratum == HOST]
     if host:
         told.append(_spread("Those whose steps the host issues or interrupts", host))
     bars = [one for one in bars_of(verdict) if not one.ambition]
@@ -64,6 +63,14 @@ def _compared(cells: list[Judged]) -> str:
     names = (FULL, NO_CONTENTION, LONGER, FIXED, MAX_OF_SUMS)
     each = ", ".join(f"{name} {percent(median_error(some, name), signed=False)}" for name in names if _has(some, name))
     return f"- {where} ({len(some)}), median error by model: {each}."
+
+
+def _repeats(cells: Sequence[Judged]) -> str:
+    known = [cell.repeatability for cell in cells if cell.repeatability is not None]
+    if not known:
+        return "- Each was measured once: what the machine does not repeat is not known."
+    told = percent(statistics.median(known), signed=False), percent(STATISTICS["p90"](known), signed=False)
+    return f"- The machine itself repeats a cell within {told[0]} at the median, {told[1]} at the ninth decile."
 
 
 def _has(cells: list[Judged], model: str) -> bool:

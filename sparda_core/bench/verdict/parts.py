@@ -80,6 +80,8 @@ def _figure_parts(seen: StepFigures, told: StepFigures) -> Iterator[Part]:
     if layers := len(seen.exposed_by_layer):
         yield Part(name=EXPOSED, unit="s", measured=seen.exposed_s / layers, predicted=told.exposed_s / layers)
     for kind, spent in _grouped(seen.by_kind).items():
+        if kind == Kind.FETCH:  # told as COPYING
+            continue
         predicted = _grouped(told.by_kind).get(kind)
         if predicted and spent:
             yield Part(name=kind, unit="s", measured=spent, predicted=predicted)
