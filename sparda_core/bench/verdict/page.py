@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sparda_core.bench.page import fill, markdown
 from sparda_core.bench.verdict.judged import HOST, OVERLAPPED, Judged, Verdict
 from sparda_core.bench.verdict.limits import STATISTICS, JudgedBar, median_error, strata_of
+from sparda_core.bench.verdict.parts import COMPUTE
 from sparda_core.bench.verdict.table import percent
 from sparda_core.bench.verdict.tables import TABLES, bars_of
 from sparda_core.errors import ConfigError
@@ -15,6 +16,8 @@ from sparda_core.simulator.step_models import FIXED, FULL, LONGER, MAX_OF_SUMS, 
 
 #: What stands where a document has not been measured.
 NOTHING = "*Not measured yet.*"
+#: What stands for figures among the tables of a page.
+FIGURES = "figures"
 
 
 def summary(verdict: Verdict) -> str:
@@ -90,6 +93,14 @@ PARTS: Mapping[str, Callable[[Verdict], str]] = {
 }
 
 
+def figures(name: str, verdict: Verdict) -> str:
+    """The figures that the program which fills the page draws of a verdict, as the page shows them."""
+    shown = [("Measured and predicted", ""), ("Errors by model", "-models")]
+    if any(part.name == COMPUTE for cell in verdict.cells for part in cell.parts):
+        shown.append(("One step, measured and predicted", "-step"))
+    return "\n\n".join(f"![{title}](images/validation-{name}{end}.png)" for title, end in shown)
+
+
 def filled(page: str, verdicts: Mapping[str, Verdict | None]) -> str:
     """The page with every table as the verdicts make it.
 
@@ -99,9 +110,11 @@ def filled(page: str, verdicts: Mapping[str, Verdict | None]) -> str:
 
     def make(asked: str) -> str:
         name, _, table = asked.rpartition("-")
-        if table not in PARTS or name not in verdicts:
-            raise ConfigError(f"table={asked!r} is unknown; known: {', '.join(PARTS)} of {sorted(verdicts)}")
+        if table not in (*PARTS, FIGURES) or name not in verdicts:
+            raise ConfigError(f"table={asked!r} is unknown; known: {', '.join(PARTS)}, {FIGURES} of {sorted(verdicts)}")
         verdict = verdicts[name]
-        return NOTHING if verdict is None else PARTS[table](verdict)
+        if verdict is None:
+            return NOTHING
+        return figures(name, verdict) if table == FIGURES else PARTS[table](verdict)
 
     return fill(page, make)
