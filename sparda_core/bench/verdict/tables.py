@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sparda_core.bench.verdict.budget import budget_table
 from sparda_core.bench.verdict.decide import decision_bars, decisions_table
+from sparda_core.bench.verdict.hidden import hidden_table
 from sparda_core.bench.verdict.judged import Judged, Part, Verdict
 from sparda_core.bench.verdict.limits import ALL, STATISTICS, JudgedBar, judge, strata_of
 from sparda_core.bench.verdict.mechanism import judge_parts
@@ -161,6 +162,6 @@ def repeats_table(verdict: Verdict) -> Table:
 #: Tables by the name that a page and JSON give them.
 TABLES: Mapping[str, Callable[[Verdict], Table]] = {
     "strata": strata_table, "bars": bars_table, "models": models_table, "wins": wins_table, "parts": parts_table,
-    "decisions": decisions_table, "budget": budget_table, "worst": worst_table, "repeats": repeats_table,
-    "cells": cells_table,
+    "decisions": decisions_table, "hidden": hidden_table, "budget": budget_table, "worst": worst_table,
+    "repeats": repeats_table, "cells": cells_table,
 }  # fmt: skip
