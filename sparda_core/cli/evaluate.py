@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show", type=Path, metavar="DIR", help="measure nothing: tables and figures of the results in this folder"
     )
+    parser.add_argument(
+        "--share", type=_share, default=(0, 1), metavar="I/N",
+        help="measure the I-th of N shares and tell nothing: N processes, one share each, fill one folder together; "
+        "then the same command without --share collects them",
+    )  # fmt: skip
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--methods", nargs="+", metavar="NAME",
@@ -83,6 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot", action=argparse.BooleanOptionalAction, default=True, help="draw figures (needs matplotlib)"
     )
     add_json(parser)
+
+
+def _share(word: str) -> tuple[int, int]:
+    """`2/4` as (1, 4)."""
+    found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", word)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{word!r} must be I/N with 1 <= I <= N, such as 2/4")
+    return int(found[1]) - 1, int(found[2])
 
 
 def _add_sizes(group: argparse._ArgumentGroup) -> None:
@@ -169,6 +183,8 @@ def run(args: argparse.Namespace) -> int:
     folder = args.out if args.show is None else args.show
     if args.show is None:
         report = _measured(args)
+        if report is None:
+            return 0
     else:
         from sparda_core.evaluate.study.report import read_report
 
@@ -188,7 +204,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(args: argparse.Namespace) -> Report:
+def _measured(args: argparse.Namespace) -> Report | None:
     config = config_of(args)
     parse_methods(  # refused now rather than after the model is loaded; labels are told apart below
         [name for name in args.methods or () if not name.startswith(LABELLED)] or ["query"], spec=config.spec,
@@ -199,8 +215,8 @@ def _measured(args: argparse.Namespace) -> Report:
     return measure(args, config)
 
 
-def measure(args: argparse.Namespace, config: StudyConfig) -> Report:
-    """Load, run and write the folder's results."""
+def measure(args: argparse.Namespace, config: StudyConfig) -> Report | None:
+    """Load, run and write the folder's results; None where a share alone was asked for, which tells nothing."""
     from sparda_core.bench.provenance import provenance
     from sparda_core.evaluate.study.report import describe_methods, make_report, write_report
     from sparda_core.evaluate.study.run import identity, run_study
@@ -211,11 +227,13 @@ def measure(args: argparse.Namespace, config: StudyConfig) -> Report:
     rows = Rows(args.out, known)
     try:
         with progress() as report:
-            windows, tasks = run_study(study, rows, progress=report)
+            windows, tasks = run_study(study, rows, share=args.share, progress=report)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted; finished parts are kept in {args.out}: the same command goes on from there"
         ) from None
+    if args.share[1] > 1:
+        return None
     leads = {method.name: study.scorer.lead(method) for method in study.methods}
     found = make_report(
         windows, tasks, study=known, provenance={**provenance(), "gpu": _gpu(args.device)}, seed=config.seed,

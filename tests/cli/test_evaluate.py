@@ -54,6 +54,22 @@ def test_a_study_leaves_tables_figures_and_rows_that_the_same_command_finds_agai
     assert capsys.readouterr().out == shown
 
 
+def test_shares_are_measured_apart_and_collected_by_the_command_without_one(
+    tiny: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str], refusal: Refusal
+) -> None:
+    asked = words(tiny, tmp_path, "--methods", "query", "--json", "--no-plot")
+    for share in ("1/2", "2/2"):
+        assert main([*asked, "--share", share]) == 0
+        assert capsys.readouterr().out == ""
+    assert not (tmp_path / "results.json").exists()
+    rows = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
+    assert len(rows) == 3
+    assert main(asked) == 0
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()} == rows
+    capsys.readouterr()
+    assert "1 <= I <= N" in refusal(*asked, "--share", "3/2")
+
+
 def test_what_cannot_be_measured_is_refused_before_the_model_is_loaded(
     tiny: Files, tmp_path: Path, refusal: Refusal
 ) -> None:

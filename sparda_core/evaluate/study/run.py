@@ -64,13 +64,20 @@ class Study:
         return self.decoder.device
 
 
-def run_study(study: Study, rows: Rows, *, progress: Report | None = None) -> tuple[list[Row], list[Row]]:
-    """Do what `rows` does not hold yet; returns all rows of windows and of tasks.
+def run_study(
+    study: Study, rows: Rows, *, share: tuple[int, int] = (0, 1), progress: Report | None = None
+) -> tuple[list[Row], list[Row]]:
+    """Do what `rows` does not hold yet of this share; returns its rows of windows and of tasks.
+
+    share     (i, n): windows and prompts i, i + n, i + 2n, ...; n processes that take one each share out the work
 
     An interruption loses the part under way: one window's choices, or one method's path at one budget.
     """
+    first, step = share
+    assert 0 <= first < step
+    mine, prompts = study.windows[first::step], list(_samples(study.config))[first::step]
     parts = 1 + len(study.methods) * len(study.config.path_budgets)
-    total = len(study.windows) * parts + len(study.config.tasks) * study.config.samples
+    total = len(mine) * parts + len(prompts)
     done = 0
 
     def tick(what: str, by: int = 1) -> None:
@@ -79,8 +86,8 @@ def run_study(study: Study, rows: Rows, *, progress: Report | None = None) -> tu
         if progress:
             progress(what, done, total)
 
-    windows = [_window(study, rows, window, tick) for window in study.windows]
-    tasks = [_task(study, rows, name, sample, tick) for name, sample in _samples(study.config)]
+    windows = [_window(study, rows, window, tick) for window in mine]
+    tasks = [_task(study, rows, name, sample, tick) for name, sample in prompts]
     return windows, tasks
 
 
