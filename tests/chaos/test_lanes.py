@@ -23,7 +23,7 @@ from sparda_core.runtimes.link import LinkSchedule
 from sparda_core.runtimes.session import CpuSession
 from tests.agreement.worlds import TOKENS, pair
 from tests.chaos.cuts import NIGHTLY
-from tests.chaos.story import ACTS, PAIRS, Answer, State, opened, plainly, retold
+from tests.chaos.story import ACTS, PAIRS, Answer, State, opened, plainly, retold, told
 from tests.storage.test_copy_lane import Clock
 
 OFFLOADED = [pair for pair in PAIRS if pair[1] != "resident"]
@@ -64,14 +64,6 @@ def late_compute(session: CpuSession, draw: random.Random) -> None:
     for executor in executors:
         for step in executor._steps:
             object.__setattr__(step, "run", behind(step.run))
-
-
-def told(session: CpuSession) -> tuple[list[Answer], list[State]]:
-    answers, states = [], []
-    for act in ACTS.values():
-        answers.append(act(session))
-        states.append(State.of(session))
-    return answers, states
 
 
 def same(got: tuple[list[Answer], list[State]], want: tuple[list[Answer], list[State]]) -> bool:

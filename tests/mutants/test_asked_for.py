@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparda_core.errors import ConfigError
+from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.session import CpuSession
 from tests.agreement.worlds import SPEC, TOKENS
 from tests.chaos.story import PAIRS, opened
@@ -39,3 +41,14 @@ def test_the_partly_filled_last_block_has_its_slot_before_a_step_whatever_came_b
         assert tails_have_slots(session)
         session.set_budget(SPEC.budget + 1)
         assert tails_have_slots(session)
+
+
+def test_the_first_token_that_is_not_reserved_is_refused_and_the_last_that_is_has_its_place() -> None:
+    """A compiled look-up trusts what it is given: one position too many is a read beyond the table."""
+    store = BlockStore(layers=(0,), kv_heads=2, block=4, head_dim=2, page_blocks=2)
+    store.add(7)
+    store.reserve(7, 9)
+    assert store.reserved(7) == 16
+    assert (store.physical_at(0, (7,), np.array([[15]])) >= 0).all()
+    with pytest.raises(ConfigError, match=r"positions=\[\[16\]\] must be below the tokens reserved, \[16\]"):
+        store.physical_at(0, (7,), np.array([[16]]))
