@@ -91,10 +91,16 @@ def test_no_kernel_is_tuned_while_it_runs() -> None:
     assert named == []
 
 
-def test_where_a_step_cannot_be_captured_it_is_refused_and_never_run_eagerly_in_silence() -> None:
-    says = "needs a CUDA device" if DEVICE.type == "cpu" else "cannot be captured as one graph"
-    with pytest.raises(ConfigError, match=says):
-        opened("forecast", "offload-prefetch", {"engine": "copy-engine"}, graph=True).close()
+def test_a_step_that_cannot_be_one_graph_says_how_it_runs_and_never_runs_eagerly_in_silence() -> None:
+    """The host reads each layer's misses for this engine: segments on a GPU, refused where graphs cannot be had."""
+    if DEVICE.type == "cpu":
+        with pytest.raises(ConfigError, match="needs a CUDA device"):
+            opened("forecast", "offload-prefetch", {"engine": "copy-engine"}, graph=True).close()
+        return
+    for engine, says in (("copy-engine", "graph segments, cut at each copy"), ("uva", "one CUDA graph a step")):
+        with opened("forecast", "offload-prefetch", {"engine": engine}, graph=True) as session:
+            assert session.machinery.captures
+            assert says in session.machinery.describe()["steps"]
 
 
 @pytest.mark.gpu
