@@ -18,6 +18,13 @@ from safetensors.torch import load_file, save_file
 
 from sparda_core.bench.decode.store import read_rows
 from sparda_core.bench.report import CompareReport
+from sparda_core.bench.validate.cell import ValidationCell
+from sparda_core.bench.validate.compact import CompactFacts
+from sparda_core.bench.validate.folder import read_run, run_text
+from sparda_core.bench.validate.record import Measured, Predicted, Record, read_record
+from sparda_core.bench.verdict.judged import read_verdict, verdict_csv
+from sparda_core.cli.bench import show
+from sparda_core.cli.evaluate_tables import show_study
 from sparda_core.distill.checkpoint import read_checkpoint
 from sparda_core.distill.corpus.archives import read_members
 from sparda_core.distill.corpus.folder import read_split, write_folder
@@ -304,8 +311,6 @@ def _decode_rows() -> str:
 
 
 def _shown(path: Path) -> object:
-    from sparda_core.cli.bench import show
-
     rows = read_rows(path)["rows"]
     show(rows)
     return rows
@@ -333,11 +338,32 @@ def _figures() -> str:
 
 
 def _study_report(path: Path) -> object:
-    from sparda_core.cli.evaluate_tables import show_study
-
     report = read_report(path.parent)
     show_study(report, path.parent)
     return report
+
+
+def _record() -> Record:
+    facts = CompactFacts(
+        layers=2, batch=1, kv_heads=2, budget=5, slots=5, lengths=(40, 41), selected=(5, 5), opened=(0, 1),
+        misses=((0, 2), (0, 1)),
+    )  # fmt: skip
+    return Record(
+        cell=ValidationCell(selector="forecast", runtime="offload-prefetch", batch=1, context=4096), tier="axis",
+        stratum="link", ratio=1.7, groups=("a",), measured=Measured(rounds_s=((0.1, 0.2), (0.1, 0.2)), facts=facts),
+        predicted={"drawn": Predicted(step_s=0.1, by_kind={"mlp": 0.05})},
+    )  # fmt: skip
+
+
+def _judged() -> str:
+    kept = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-30-validation-earlier.json"
+    plain = json.loads(kept.read_text(encoding="utf-8"))
+    return json.dumps(plain | {"cells": plain["cells"][:2]})
+
+
+def _verdict(path: Path) -> object:
+    found = read_verdict(path)
+    return verdict_csv(found), found.measured
 
 
 _IDENTITY = {"model": "m", "config": {"seed": 0}}
@@ -403,6 +429,9 @@ DOCUMENTS: tuple[Reader, ...] = (
     document("gpu profile", _file("p.toml", lambda: profile_toml(load_profile("h200"))), _predicted, "toml"),
     document("locality", _file("l.toml", lambda: locality_toml(load_locality("smollm2-query"))), _missed, "toml"),
     document("comparison", _file("report.json", _report), _compared),
+    document("record", _file("r.json", lambda: json.dumps(_record().to_plain())), read_record),
+    document("validation", _file("v.json", lambda: run_text([_record()], {})), lambda p: read_run(p).records),
+    document("verdict", _file("v.json", _judged), _verdict),
     document("decode rows", _file("decode.json", _decode_rows), _shown),
     document("study report", _file("results.json", _figures), _study_report),
     document("study row", _rows, _row),
