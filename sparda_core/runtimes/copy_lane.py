@@ -163,6 +163,7 @@ class CopyLane:
         weakref.finalize(self, self._worker.stop)
         self._thread = threading.Thread(target=self._worker.serve, name="sparda-copy-lane", daemon=True)
         self._last: CopyTicket | None = None
+        self.submitted = 0  # units of all jobs so far
         self._thread.start()
 
     def submit(self, job: Job) -> CopyTicket:
@@ -172,6 +173,7 @@ class CopyLane:
         if not self._thread.is_alive():
             raise LaneError("copy lane is broken: its thread has died") from self._worker.broken
         ticket = CopyTicket(job, self._worker, self._thread)
+        self.submitted += ticket.units
         if ticket.units:
             self._last = ticket
             self._worker.jobs.put((ticket, job))
