@@ -95,7 +95,7 @@ def read_rows(path: Path) -> Row:
 
 
 #: What a row need not say of its cell: one from before there was such a choice lacks it.
-_LATER = ("copy_launch", "lead", "entries", "shape")
+_LATER = ("copy_launch", "lead", "entries", "shape", "ctas", "in_flight_kib", "block")
 _NAMES = tuple(field.name for field in attrs.fields(Cell) if field.name not in _LATER)
 #: What is null where nothing moves.
 _PARTS = ("copies_s", "copies_beside_s", "head_s", "tail_s", "compute_s", "compute_beside_copy_s", "bound")

@@ -1,0 +1,232 @@
+"""`sparda validate`: cells drawn by a seed, measured and predicted. Torch is loaded when something is measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from sparda_core.cli.options import SEED
+from sparda_core.cli.parser import number
+from sparda_core.cli.running import progress
+from sparda_core.cli.screen import show_json, show_table
+from sparda_core.errors import ConfigError
+from sparda_core.files import check_folder, check_place, csv_text, write_whole
+
+if TYPE_CHECKING:
+    from sparda_core.bench.validate.folder import Run
+    from sparda_core.bench.validate.record import Record
+
+#: Where records go, and the machine predicted, unless told otherwise.
+FOLDER, GPU_PROFILE, CPU_PROFILE = Path("sparda-validation"), "h200", "cpu-profile.toml"
+#: The document with every record, beside them.
+DOCUMENT = "validation.json"
+#: Timed steps of a round on a CPU.
+CPU_STEPS = 8
+_SIZE = number(int, least=1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of drawing, measuring and predicting cells."""
+    what = parser.add_argument_group("what is done (default: measure the cells listed, and predict them)")
+    what.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where cells are measured")
+    what.add_argument("--draw", type=SEED, metavar="SEED", help="draw a list of cells into --out; needs no GPU")
+    what.add_argument("--list", action="store_true", help="name the cells and measure nothing")
+    what.add_argument("--predict-only", action="store_true", help="predict the records of --out anew, measure nothing")
+    cells = parser.add_argument_group("cells of a GPU")
+    cells.add_argument("--cells", type=Path, metavar="FILE", help="a list that --draw wrote (default: the one shipped)")
+    cells.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="cells with each of these words in name, tier or group"
+    )
+    cells.add_argument("--most", type=_SIZE, metavar="CELLS", help="no more than the first so many")
+    how = parser.add_argument_group("measuring")
+    how.add_argument("--rounds", type=_SIZE, default=3, metavar="N", help="interleaved rounds of each cell")
+    how.add_argument("--round-steps", type=_SIZE, default=32, metavar="STEPS", help="timed steps of a round (GPU)")
+    how.add_argument(
+        "--timelines", nargs="+", default=[], metavar="GROUP",
+        help="also trace some steps of the first cell of each of these groups or tiers (GPU)",
+    )  # fmt: skip
+    how.add_argument("--limit-s", type=number(float, least=1), metavar="S", help="begin no cell after so many seconds")
+    how.add_argument("--model", default="smollm2", metavar="NAME|PATH", help="of --device cpu; 'tiny': random weights")
+    how.add_argument("--max-tokens", type=number(int, least=512), default=2048, metavar="TOKENS", help="read by it")
+    how.add_argument("--threads", type=_SIZE, metavar="CORES", help="of its compute lane (default: all but one)")
+    how.add_argument(
+        "--resume", action=argparse.BooleanOptionalAction, default=True,
+        help="keep what the folder has of these settings",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw, list, measure or predict, then show what there is."""
+    if args.csv is not None:
+        check_place(args.csv)
+    if args.draw is not None:
+        return _draw(args)
+    folder = args.out or FOLDER
+    if args.list:
+        show_list(listed(args), as_json=args.json)
+        return 0
+    records = _kept(folder) if args.predict_only else _measured(args, folder)
+    found = _predicted(args, folder, records)
+    _leave(args, folder, found)
+    return 1 if any(record.failed for record in found.records) else 0
+
+
+def _draw(args: argparse.Namespace) -> int:
+    from sparda_core.bench.validate.draw import draw
+    from sparda_core.bench.validate.folder import write_run
+
+    if args.out is None:
+        raise ConfigError("--draw needs --out FILE, the list to write")
+    check_place(args.out)
+    with progress() as report:
+        drawn = draw(args.draw, profile=args.profile or GPU_PROFILE, report=report)
+    write_run(args.out, drawn)
+    show_list(drawn, as_json=args.json)
+    return 0
+
+
+def listed(args: argparse.Namespace) -> Run:
+    """The cells that the options name; raises ConfigError where none is left."""
+    from sparda_core.bench.validate.folder import read_run, shipped_cells
+
+    every = read_run(args.cells) if args.cells is not None else shipped_cells()
+    chosen = [
+        record for record in every.records
+        if all(any(word in text for text in (record.cell.key, record.tier, *record.groups)) for word in args.only)
+    ][: args.most]  # fmt: skip
+    if not chosen:
+        raise ConfigError(f"no cell has all of {args.only} in its name, tier or groups; --list shows them")
+    return attrs.evolve(every, records=chosen)
+
+
+def _kept(folder: Path) -> Sequence[Record]:
+    """Records of a folder in the order of its document, or by name."""
+    from sparda_core.bench.validate.folder import RECORDS, Folder, read_run
+
+    document = folder / DOCUMENT
+    if not document.exists():
+        return read_run(folder).records
+    if not (folder / RECORDS).is_dir():
+        return read_run(document).records
+    # The document knows the order, the files are newer.
+    return [Folder(folder).read(record.cell) or record for record in read_run(document).records]
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Sequence[Record]:
+    check_folder(folder)
+    with progress() as report:
+        if args.device == "cpu":
+            from sparda_core.bench.validate.measure_cpu import CpuRun, CpuSettings
+
+            settings = CpuSettings(
+                model=args.model, tokens=args.max_tokens, rounds=args.rounds, steps=CPU_STEPS * args.rounds,
+                threads=args.threads,
+            )  # fmt: skip
+            return CpuRun(settings, folder, report=report, resume=args.resume).run()
+        from sparda_core.bench.validate.measure_gpu import GpuRun, GpuSettings
+
+        chosen = listed(args)
+        gpu = GpuSettings(
+            rounds=args.rounds, round_steps=args.round_steps, timelines=tuple(args.timelines), limit_s=args.limit_s
+        )
+        return GpuRun(
+            chosen.records, gpu, folder, report=report, tell=sys.stderr.write, resume=args.resume
+        ).run()  # fmt: skip
+
+
+def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]) -> Run:
+    """The records, predicted anew and kept."""
+    from sparda_core.bench.provenance import provenance
+    from sparda_core.bench.validate.folder import Folder, Run, write_run
+    from sparda_core.bench.validate.predicting import predict_record
+
+    kept, made = Folder(folder), []
+    with progress() as report:
+        for done, record in enumerate(records):
+            on_gpu = record.cell.device == "cuda"
+            profile = args.profile or (GPU_PROFILE if on_gpu else str(folder / CPU_PROFILE))
+            predicted = predict_record(record, profile)
+            if predicted.measured is not None:
+                kept.write(predicted)
+            made.append(predicted)
+            report("predicted", done + 1, len(records))
+    found = Run(records=made, provenance=provenance())
+    write_run(folder / DOCUMENT, found)
+    return found
+
+
+def _leave(args: argparse.Namespace, folder: Path, found: Run) -> None:
+    """Show the tables, or the document, and write the CSV."""
+    from sparda_core.bench.validate.decided import decisions
+    from sparda_core.bench.validate.summary import errors
+
+    lines = [line_of(record) for record in found.records]
+    if args.csv is not None:
+        write_whole(args.csv, csv_text(lines))
+    if args.json:
+        show_json({
+            "provenance": found.provenance, "cells": lines, "errors": errors(found.records),
+            "decisions": decisions(found),
+        })  # fmt: skip
+        return
+    _tables(lines, errors(found.records), decisions(found), folder)
+
+
+def line_of(record: Record) -> dict[str, Any]:
+    """One cell in a line: milliseconds, shares; None where there is nothing."""
+    from sparda_core.bench.validate.record import DRAWN, REPLAYED
+
+    measured = record.measured
+    return {
+        "cell": record.cell.key, "tier": record.tier, "stratum": record.stratum,
+        "measured_ms": None if measured is None else measured.step_s * 1e3, "tokens_per_s": record.tokens_per_s,
+        "repeatability": None if measured is None else measured.repeatability,
+        **{f"{way}_error": record.error(way) for way in (REPLAYED, DRAWN)},
+        "problem": record.refused or next((one.problem for one in record.predicted.values() if one.problem), None),
+    }  # fmt: skip
+
+
+def _tables(
+    lines: Sequence[dict[str, Any]], errors: Sequence[dict[str, Any]], decided: Sequence[dict[str, Any]], folder: Path
+) -> None:  # fmt: skip
+    show_table(
+        "Steps measured, and predicted tokens/s over measured", ("cell", "tier", "stratum", "ms", "repeats", "replayed",
+        "drawn"), [
+            (row["cell"], row["tier"], row["stratum"], row["measured_ms"], _share(row["repeatability"], sign=False),
+             _share(row["replayed_error"]), _share(row["drawn_error"]))
+            for row in lines
+        ], notes=[f"{row['cell']}: {row['problem']}" for row in lines if row["problem"]],
+    )  # fmt: skip
+    heads = ("tier", "stratum", "facts", "cells", "median", "p90", "largest", "mean")
+    show_table("Absolute error of tokens/s", heads, [
+        (row["tier"], row["stratum"] or "all", row["way"], row["cells"],
+         *(_share(row[name], sign=False) for name in ("median", "p90", "largest")), _share(row["signed_mean"]))
+        for row in errors
+    ], notes=[f"Records: {folder}"])  # fmt: skip
+    if decided:
+        show_table("Decisions", ("decision", "kind", "figure"), [
+            (row["decision"], row["kind"], row["figure"]) for row in decided
+        ])  # fmt: skip
+
+
+def _share(value: float | None, *, sign: bool = True) -> str | None:
+    return None if value is None else f"{value:+.1%}" if sign else f"{value:.1%}"
+
+
+def show_list(found: Run, *, as_json: bool) -> None:
+    """Print the cells, or their document."""
+    if as_json:
+        show_json({"provenance": found.provenance, "cells": [
+            {"cell": record.cell, "tier": record.tier, "stratum": record.stratum, "ratio": record.ratio,
+             "groups": record.groups} for record in found.records
+        ]})  # fmt: skip
+        return
+    show_table("Cells", ("cell", "tier", "stratum", "copies / compute", "decisions"), [
+        (record.cell.key, record.tier, record.stratum, record.ratio, ", ".join(record.groups))
+        for record in found.records
+    ], notes=[f"{name.replace('_', ' ')}: {value}" for name, value in found.provenance.items()])  # fmt: skip
