@@ -126,7 +126,7 @@ class Tiers:
         self.host.set_length(row, tokens)
 
     def resize(self, slots: int) -> None:
-        """Change the slots of every pool, all or none; resident blocks stay while there is room, a row's tail in any case."""
+        """Change the slots of all pools or none; resident blocks stay while there is room, a row's tail in any case."""
         before = [pool.memory for pool in self.pools.values()]
         try:
             for pool in self.pools.values():
