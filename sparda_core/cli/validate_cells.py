@@ -15,7 +15,7 @@ from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json, show_table
 from sparda_core.errors import ConfigError
-from sparda_core.files import check_folder, check_place, csv_text, write_whole
+from sparda_core.files import check_folder, check_place, csv_text, make_folder, write_whole
 
 if TYPE_CHECKING:
     from sparda_core.bench.validate.folder import Run
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--draw", type=SEED, metavar="SEED", help="draw a list of cells into --out; needs no GPU")
     what.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     what.add_argument("--predict-only", action="store_true", help="predict the records of --out anew, measure nothing")
+    what.add_argument("--measure-only", action="store_true", help="predict nothing: another machine may do that")
     cells = parser.add_argument_group("cells of a GPU")
     cells.add_argument("--cells", type=Path, metavar="FILE", help="a list that --draw wrote (default: the one shipped)")
     cells.add_argument(
@@ -47,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--rounds", type=_SIZE, default=3, metavar="N", help="interleaved rounds of each cell")
     how.add_argument("--round-steps", type=_SIZE, default=32, metavar="STEPS", help="timed steps of a round (GPU)")
     how.add_argument(
-        "--timelines", nargs="+", default=[], metavar="GROUP",
-        help="also trace some steps of the first cell of each of these groups or tiers (GPU)",
+        "--timelines", nargs="+", default=[], metavar="CELL", help="also trace some steps of these cells, by name (GPU)"
     )  # fmt: skip
     how.add_argument("--limit-s", type=number(float, least=1), metavar="S", help="begin no cell after so many seconds")
     how.add_argument("--model", default="smollm2", metavar="NAME|PATH", help="of --device cpu; 'tiny': random weights")
@@ -70,8 +70,18 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         show_list(listed(args), as_json=args.json)
         return 0
-    records = _kept(folder) if args.predict_only else _measured(args, folder)
-    found = _predicted(args, folder, records)
+    told = _told(folder)
+    if args.predict_only:
+        records = _kept(folder)
+    else:
+        records = _measured(args, folder)
+        told["measured"] = _here()
+        if args.device == "cuda":
+            told["cells"] = listed(args).provenance
+    if not args.measure_only:
+        records = _predicted(args, folder, records)
+        told["predicted"] = _here()
+    found = _document(folder, records, told)
     _leave(args, folder, found)
     return 1 if any(record.failed for record in found.records) else 0
 
@@ -139,23 +149,48 @@ def _measured(args: argparse.Namespace, folder: Path) -> Sequence[Record]:
         ).run()  # fmt: skip
 
 
-def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]) -> Run:
+def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]) -> Sequence[Record]:
     """The records, predicted anew and kept."""
-    from sparda_core.bench.provenance import provenance
-    from sparda_core.bench.validate.folder import Folder, Run, write_run
+    from sparda_core.bench.validate.folder import Folder
     from sparda_core.bench.validate.predicting import predict_record
 
     kept, made = Folder(folder), []
     with progress() as report:
         for done, record in enumerate(records):
             on_gpu = record.cell.device == "cuda"
-            profile = args.profile or (GPU_PROFILE if on_gpu else str(folder / CPU_PROFILE))
-            predicted = predict_record(record, profile)
+            predicted = predict_record(record, args.profile or (GPU_PROFILE if on_gpu else str(folder / CPU_PROFILE)))
             if predicted.measured is not None:
                 kept.write(predicted)
             made.append(predicted)
             report("predicted", done + 1, len(records))
-    found = Run(records=made, provenance=provenance())
+    return made
+
+
+def _here() -> dict[str, Any]:
+    """Machine, versions, commit, date, command; and the GPU, where one was at work."""
+    from sparda_core.bench.provenance import provenance
+
+    if "torch" not in sys.modules:
+        return provenance()
+    from sparda_core.bench.gpu_machine import gpu
+
+    return {**provenance(), "gpu": gpu()}
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """Provenance that the folder's document has: what is done now replaces its own part of it."""
+    from sparda_core.bench.validate.folder import read_run
+
+    document = folder / DOCUMENT
+    return dict(read_run(document).provenance) if document.exists() else {}
+
+
+def _document(folder: Path, records: Sequence[Record], told: dict[str, Any]) -> Run:
+    """All records in one file."""
+    from sparda_core.bench.validate.folder import Run, write_run
+
+    found = Run(records=records, provenance=told)
+    make_folder(folder)
     write_run(folder / DOCUMENT, found)
     return found
 
