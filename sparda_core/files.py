@@ -17,10 +17,13 @@ from typing import Any
 def target_of(path: Path) -> Path:
     """The ordinary file that `path` means, links followed; it need not exist yet.
 
-    raises  OSError where something else is in its place: a folder, a device, a pipe. Moving a file
-            onto one of these would remove it, and a superuser can do that to /dev/null.
+    raises  OSError where its folder is missing, or something else is in its place: a folder, a device, a pipe. Moving
+            a file onto one of these would remove it, and a superuser can do that to /dev/null.
     """
     target = Path(os.path.realpath(path))
+    if not target.parent.exists():
+        told = f"its folder {str(path.parent)!r} does not exist; make it first, or name another place"
+        raise FileNotFoundError(errno.ENOENT, told, str(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder; name a file", str(path))
     if target.exists() and not target.is_file():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparda_core.cli.parser import number
 from sparda_core.errors import ConfigError
+from sparda_core.policy import LAST_SELECTION
+from sparda_core.registry import RUNTIMES
 from sparda_core.shapes import SHAPES, BlockSpec
 
 POSITIVE = number(int, least=1)
@@ -104,7 +107,25 @@ def runtime_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options of the runtime that were parsed by `add_combination`."""
     options = {"slots": args.slots, "policy": args.policy, "resident_layers": args.resident_layers}
     engine = getattr(args, "gpu_engine", None)  # of cli/gpu_options.py, where a command has those
+    check_pool(args.runtime, {**options, "engine": engine})
     return options if engine is None else {**options, "engine": engine}
+
+
+def check_pool(runtime: str, said: Mapping[str, Any]) -> None:
+    """Raise ConfigError where an option of a device pool was given to a runtime that has none: it would do nothing.
+
+    said  options by their name in Python; None, and the usual policy, count as not given
+    """
+    given = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in said.items()
+        if value is not None and not (name == "policy" and value == LAST_SELECTION)
+    ]
+    if given and not getattr(RUNTIMES.factory(runtime), "offloads", True):
+        raise ConfigError(
+            f"{', '.join(given)}: runtime={runtime!r} keeps every block on the device and moves none; leave out, or "
+            "choose a runtime that offloads, such as --runtime offload-prefetch"
+        )
 
 
 def selector_options(pairs: list[str]) -> dict[str, Any]:

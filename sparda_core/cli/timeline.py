@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparda_core.cli.knobs import SPELLED, add_knobs, scenario_of
+from sparda_core.cli.knobs import SPELLED, add_knobs, check_knobs, scenario_of
 from sparda_core.cli.options import Default, add_json, add_model, add_text
 from sparda_core.cli.screen import seconds, show_json, show_table
 from sparda_core.errors import ConfigError
@@ -98,6 +98,7 @@ def _predicted(args: argparse.Namespace, given: set[str]) -> int:
 
     knobs = argparse.Namespace(**{name: getattr(args, name) for name in Scenario.knobs() if name in given})
     scenario = scenario_of(knobs)
+    check_knobs(scenario)
     got = scenario.predict()
     source = traced(got)
     title = f"{scenario.shape} on {got.provenance['profile']}: {got.plan.selector} x {got.plan.runtime}"

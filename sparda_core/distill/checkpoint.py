@@ -68,7 +68,9 @@ class Checkpoint:
 
 def identity(config: TrainConfig, data_sha256: str, base_model: str) -> dict[str, Any]:
     """What makes two runs the same run."""
-    known = {**attrs.asdict(config), "data_sha256": data_sha256, "base_model": base_model}
+    # A run in one stage is the one that it was before there were two.
+    told = attrs.asdict(config, filter=lambda field, value: field.name != "select_blocks" or bool(value))
+    known = {**told, "data_sha256": data_sha256, "base_model": base_model}
     return dict(parse_json(json.dumps(known)))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from sparda_core.distill.config import INITS, REFERENCE, REFERENCE_RUN, SCHEDULES, TrainConfig
+from sparda_core.distill.config import INITS, PUBLISHED, REFERENCE_RUN, SCHEDULES, TrainConfig
 from sparda_core.distill.objectives import OBJECTIVES
 from sparda_core.distill.own_states import FORECAST, STATES
 from sparda_core.distill.rows import MODES
@@ -20,9 +20,14 @@ from sparda_core.errors import ConfigError
 from sparda_core.shapes import BlockSpec
 
 DTYPES = ("bfloat16", "float32")
+#: What is read of a folder of text, and of a dataset.
+PATTERN, SPLIT = "**/*", "train"
 #: Options that are fields of TrainConfig: type, choices, help.
 FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
-    "objective": (str, (*OBJECTIVES, REFERENCE), "what is learnt; 'reference' also sets the published run's numbers"),
+    "objective": (
+        str, (*OBJECTIVES, *PUBLISHED),
+        "what is learnt; 'reference', and 'nosa' for a NOSA model, also set the published run's numbers",
+    ),
     "teacher": (str, None, "grid of the targets: coarse (the entries'), fine (2/1) or WINDOW/STRIDE"),
     "steps": (int, None, "optimiser steps"),
     "batch": (int, None, "rows of a step, over all processes; they are read one by one"),
@@ -41,6 +46,7 @@ FIELDS: dict[str, tuple[type, Sequence[str] | None, str]] = {
     "states": (str, STATES, "hidden states follow dense attention, or what the Forecast or its teacher selects"),
     "seed": (int, None, "of the documents' order, the positions and a random start"),
     "init": (str, INITS, "where the projections start: the mean of each group's own query rows, or random"),
+    "select_blocks": (int, None, "of a NOSA model: blocks beside sink and local that go by the score; 0: one stage"),
     "chunk_mib": (int, None, "memory for scores of the queries asked at once"),
 }
 _SPEC = ("block", "sink", "local", "budget")
@@ -72,11 +78,11 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     """Options that say what is read."""
     data = parser.add_argument_group("text (default: Python's own library)")
     data.add_argument("--text", type=Path, nargs="+", help="UTF-8 files, or folders of them")
-    data.add_argument("--pattern", default="**/*", help="which files of a folder")
+    data.add_argument("--pattern", help=f"which files of a folder of --text (default: {PATTERN})")
     data.add_argument("--dataset", nargs="+", metavar="DIR[@SHARE]", help="Hugging Face datasets on disk")
     data.add_argument("--mds", nargs="+", metavar="DIR[@SHARE]", help="folders of Mosaic MDS shards")
-    data.add_argument("--column", help="column to train on (default: text, content, input_ids or tokens)")
-    data.add_argument("--split", default="train", help="split of a Hugging Face dataset that has several")
+    data.add_argument("--column", help="of a data set, to train on (default: text, content, input_ids or tokens)")
+    data.add_argument("--split", help=f"split of a --dataset that has several (default: {SPLIT})")
     data.add_argument("--source-tokenizer", type=Path, help="tokenizer.json of ids that are not the model's own")
     data.add_argument("--held-out", type=float, default=0.05, help="share of documents held out, by their hash")
     data.add_argument("--cache", type=Path, help="folder that keeps encoded text for the next run")
@@ -123,19 +129,32 @@ def spec_of(args: argparse.Namespace) -> BlockSpec:
 def config_of(args: argparse.Namespace) -> TrainConfig:
     """The run: what was given, and for the rest the defaults, or the published run's with --objective reference."""
     given = {name: getattr(args, name) for name in FIELDS if getattr(args, name) is not None}
-    make = TrainConfig.reference if args.objective == REFERENCE else TrainConfig
+    make = TrainConfig.reference if args.objective in PUBLISHED else TrainConfig
     return make(spec=spec_of(args), **given)
+
+
+def check_data(args: argparse.Namespace) -> None:
+    """Raise ConfigError for an option of a source that is not read: it would do nothing."""
+    sets = bool(args.dataset or args.mds)
+    wanted = {
+        "pattern": (bool(args.text), "--text"), "split": (bool(args.dataset), "--dataset"),
+        "column": (sets, "--dataset or --mds"), "source_tokenizer": (sets, "--dataset or --mds"),
+    }  # fmt: skip
+    for name, (there, source) in wanted.items():
+        if getattr(args, name) is not None and not there:
+            raise ConfigError(f"{_flag(name)} {getattr(args, name)} is of {source}, and none is given: leave it out")
 
 
 def sources_of(args: argparse.Namespace) -> tuple[list[Source], list[float] | None]:
     """Sources and, where any is given a share, the shares.
 
-    raises  ConfigError where some have a share and others none, or one cannot be opened
+    raises  ConfigError where some have a share and others none, one cannot be opened, or an option is of no source
     """
-    sources: list[Source] = [TextFiles(args.text, args.pattern)] if args.text else []
+    check_data(args)
+    sources: list[Source] = [TextFiles(args.text, args.pattern or PATTERN)] if args.text else []
     shares: list[float | None] = [None] * len(sources)
     kinds: tuple[tuple[Sequence[str], Any], ...] = (
-        (args.dataset or (), lambda path: HuggingFace(path, column=args.column, split=args.split)),
+        (args.dataset or (), lambda path: HuggingFace(path, column=args.column, split=args.split or SPLIT)),
         (args.mds or (), lambda path: Mosaic(path, column=args.column)),
     )
     for words, make in kinds:

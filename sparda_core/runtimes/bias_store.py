@@ -51,6 +51,13 @@ class BiasStore:
         self._rows.remove(row)
         del self._lengths[row]
 
+    def forget(self, row: int) -> None:
+        """`retire`, where there is such a row, and however little of it there is."""
+        self._means.forget(row)
+        self._lengths.pop(row, None)
+        if row in self._rows:
+            self._rows.remove(row)
+
     def fork(self, source: int, copy: int) -> None:
         """Add row `copy` with copies of the biases of `source`."""
         self._grow(self._rows.next_place() + 1, 0)

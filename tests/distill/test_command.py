@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sparda_core.distill.command import add_arguments, command_line, run
 from sparda_core.distill.options import FIELDS, config_of
 from sparda_core.distill.report import machine
 from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.locks import locked
 from sparda_core.models.forecast_weights import load_forecast
 from sparda_core.models.gguf import read_gguf
 from sparda_core.models.load import load_model
@@ -109,7 +111,7 @@ def test_bad_options_are_refused_before_anything_is_written(folder: Path) -> Non
     with pytest.raises(WeightsError, match=r"no tokenizer\.json"):
         run(parsed(folder, "--model", str(folder / "plain")))
     (folder / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(OSError, match="Not a directory"):
         run(parsed(folder, "--out", str(folder / "file" / "out.safetensors")))
     assert not list(folder.glob("out.*"))
 
@@ -128,6 +130,9 @@ def test_what_would_fail_or_be_lost_after_hours_is_refused_at_once(folder: Path)
         (("--shape", "smollm2-135m"), "add --plan, or give --model"),
         (("--checkpoint", str(out)), "is a file that --out writes itself"),
         (("--results", str(folder / "out.curve.csv"), "--recall-window", "1024"), "is a file that --out writes itself"),
+        (("--column", "text"), "--column text is of --dataset or --mds, and none is given"),
+        (("--split", "test"), "--split test is of --dataset, and none is given"),
+        (("--source-tokenizer", "t.json"), "--source-tokenizer t.json is of --dataset or --mds"),
         (("--text", str(folder), "--pattern", "**x"), "pattern='\\*\\*x' is none"),
         (("--text", str(folder), "--pattern", "/texts/*"), "pattern='/texts/\\*' is none"),
     ]
@@ -141,6 +146,21 @@ def test_what_would_fail_or_be_lost_after_hours_is_refused_at_once(folder: Path)
     with pytest.raises(OSError, match="is no folder"):
         run(parsed(folder, "--cache", str(folder / "text.txt")))
     assert not list(folder.glob("out.*"))
+
+
+def test_a_missing_tensorboard_is_told_before_a_text_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setattr("sparda_core.distill.command.load_model", lambda *_args, **_options: pytest.fail("loaded"))
+    with pytest.raises(ConfigError, match=r"sparda\[tensorboard\]"):
+        run(parsed(folder, "--tensorboard", str(folder / "board")))
+    assert not (folder / "board").exists()
+
+
+def test_two_runs_into_one_file_are_kept_apart(folder: Path) -> None:
+    with locked(folder / "out.safetensors"), pytest.raises(ConfigError, match="being written by another run"):
+        run(parsed(folder))
+    assert run(parsed(folder, "--steps", "1")) == 0
+    assert not list(folder.glob("*.lock"))
 
 
 def test_a_run_that_diverges_stops_and_writes_no_weights(folder: Path) -> None:
@@ -218,7 +238,7 @@ def test_options_that_contradict_each_other_or_their_data_are_refused(folder: Pa
         (("--teacher", "5/5"), "divides block=64"),
         (("--evaluate-windows", "-1"), "evaluate_windows=-1 must be >= 0"),
         (("--entries", "32"), "WINDOW/STRIDE in tokens"),
-        (("--source-tokenizer", str(folder / "no.json")), "cannot be read"),
+        (("--mds", "a", "--source-tokenizer", str(folder / "no.json")), "tokenizer='.*no.json' cannot be read"),
         (("--shard-model",), "needs several processes"),
         (("--text", str(folder), "--pattern", "*.rst"), "holds no file"),
     ]

@@ -74,6 +74,19 @@ def test_an_interrupted_study_goes_on_and_ends_with_the_same_rows(
     assert len(calls) == 21
 
 
+def test_shares_fill_one_folder_with_the_rows_of_a_whole_study(tmp_path: Path) -> None:
+    small: dict[str, object] = {"samples": 2, "tasks": ("copy",), "task_tokens": 250}
+    whole, prompts = run_study(study(**small), rows_of(tmp_path / "whole", study(**small)))
+    for share in range(3):
+        windows, tasks = run_study(study(**small), rows_of(tmp_path / "shared", study(**small)), share=(share, 3))
+        assert len(windows) + len(tasks) == (2, 2, 0)[share]
+    ticks: list[tuple[int, int]] = []
+    rows = rows_of(tmp_path / "shared", study(**small))
+    found, answers = run_study(study(**small), rows, progress=lambda _what, done, total: ticks.append((done, total)))
+    assert timeless(found) == timeless(whole)
+    assert answers == prompts
+
+
 def test_a_row_says_what_the_methods_are_worth_against_each_other() -> None:
     from sparda_core.evaluate.study.judge import judge_choices
 

@@ -15,6 +15,7 @@ from sparda_core.evaluate.study.bootstrap import Draws, Estimate
 from sparda_core.evaluate.study.figures import (
     Figure,
     Row,
+    against_dense,
     by_layer,
     corrected,
     means,
@@ -25,12 +26,12 @@ from sparda_core.evaluate.study.figures import (
     task_values,
     window_values,
 )
-from sparda_core.evaluate.study.methods import KINDS, Method
+from sparda_core.evaluate.study.methods import KINDS, LABELLED, Method
 from sparda_core.files import csv_text, parse_json, write_whole
 from sparda_core.shapes import ModelShape
 
 #: Methods that every other is paired with, where they were measured; every Forecast is one, too.
-RIVALS = ("query", "infinigen-token", "infinigen-entry", "infinigen-softmax", "window")
+RIVALS = ("query", "infinigen-token", "infinigen-released", "infinigen-entry", "infinigen-softmax", "window")
 RESULTS, TABLE = "results.json", "results.csv"
 
 
@@ -99,7 +100,7 @@ def _of_windows(rows: Sequence[Row], chance: Mapping[int, float], seed: int) -> 
     yield from means(values, draws)
     yield from corrected(values, chance, draws)
     yield from shares_of_oracle(values, draws)
-    forecasts = dict.fromkeys(method for _, method, _ in values if method.startswith("forecast"))
+    forecasts = dict.fromkeys(method for _, method, _ in values if method.startswith(LABELLED))
     yield from pairs(values, draws, (*RIVALS, *forecasts))
     yield from perplexities(values, draws)
     moved = miss_values(rows)
@@ -127,7 +128,7 @@ def _of_tasks(rows: Sequence[Row], seed: int) -> Iterator[Figure]:
                     metric=f"task_{metric}", method=method, budget=budget, against="dense", form="difference",
                     detail=task, estimate=draws.difference(each, dense[metric]),
                 )  # fmt: skip
-        for figure in pairs(values, draws, ("query",), detail=task):
+        for figure in (*pairs(values, draws, ("query",), detail=task), *against_dense(values, draws, detail=task)):
             yield attrs.evolve(figure, metric=f"task_{figure.metric}")
 
 

@@ -12,7 +12,7 @@ import torch
 from sparda_core.errors import ConfigError
 from sparda_core.evaluate.far_tasks import draw_task
 from sparda_core.evaluate.study.config import StudyConfig
-from sparda_core.evaluate.study.judge import judge_choices, judge_path, judge_task
+from sparda_core.evaluate.study.judge import channels_of, judge_choices, judge_path, judge_task
 from sparda_core.evaluate.study.methods import Method
 from sparda_core.evaluate.study.path import run_dense
 from sparda_core.evaluate.study.scores import Scorer
@@ -64,13 +64,20 @@ class Study:
         return self.decoder.device
 
 
-def run_study(study: Study, rows: Rows, *, progress: Report | None = None) -> tuple[list[Row], list[Row]]:
-    """Do what `rows` does not hold yet; returns all rows of windows and of tasks.
+def run_study(
+    study: Study, rows: Rows, *, share: tuple[int, int] = (0, 1), progress: Report | None = None
+) -> tuple[list[Row], list[Row]]:
+    """Do what `rows` does not hold yet of this share; returns its rows of windows and of tasks.
+
+    share     (i, n): windows and prompts i, i + n, i + 2n, ...; n processes that take one each share out the work
 
     An interruption loses the part under way: one window's choices, or one method's path at one budget.
     """
+    first, step = share
+    assert 0 <= first < step
+    mine, prompts = study.windows[first::step], list(_samples(study.config))[first::step]
     parts = 1 + len(study.methods) * len(study.config.path_budgets)
-    total = len(study.windows) * parts + len(study.config.tasks) * study.config.samples
+    total = len(mine) * parts + len(prompts)
     done = 0
 
     def tick(what: str, by: int = 1) -> None:
@@ -79,8 +86,8 @@ def run_study(study: Study, rows: Rows, *, progress: Report | None = None) -> tu
         if progress:
             progress(what, done, total)
 
-    windows = [_window(study, rows, window, tick) for window in study.windows]
-    tasks = [_task(study, rows, name, sample, tick) for name, sample in _samples(study.config)]
+    windows = [_window(study, rows, window, tick) for window in mine]
+    tasks = [_task(study, rows, name, sample, tick) for name, sample in prompts]
     return windows, tasks
 
 
@@ -99,7 +106,9 @@ def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None])
     ids = torch.tensor(window.ids, device=study.device)
     start = time.perf_counter()
     if "choice" in row:  # the dense state is kept in no file: a window that is gone on with is read again
-        dense = run_dense(study.decoder, ids, first=config.first, spec=config.spec)
+        dense = run_dense(
+            study.decoder, ids, first=config.first, spec=config.spec, channels=channels_of(study.methods)
+        )
     else:
         dense, found = judge_choices(study.decoder, ids, study.methods, config, study.scorer)
         row = {

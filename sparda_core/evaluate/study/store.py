@@ -19,10 +19,12 @@ class Rows:
 
     folder    made if it is not there
     identity  what makes two studies the same one; a folder that holds another is refused
-    raises    ConfigError: another study (what differs is named); RecordingError: a file is damaged; OSError
+    raises    ConfigError: another study (what differs is named), or files that are no study's; RecordingError: a file
+              is damaged; OSError
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        check_ours(folder)
         self._rows = make_folder(make_folder(folder) / ROWS)
         mine = json.loads(json.dumps(identity))
         held = _read(folder / STUDY)
@@ -44,6 +46,17 @@ class Rows:
 
     def _place(self, name: str) -> Path:
         return self._rows / (re.sub(r"[^\w.-]", "_", name) + ".json")
+
+
+def check_ours(folder: Path) -> None:
+    """Raise ConfigError for a folder that holds files but no study: nothing of anybody else's is written over."""
+    if folder.is_dir() and not (folder / STUDY).exists():
+        others = sorted(path.name for path in folder.iterdir() if path.name != ROWS)
+        if others or any((folder / ROWS).glob("*")):
+            raise ConfigError(
+                f"folder {str(folder)!r} holds {others[0] if others else ROWS!r} and no {STUDY}: it is no study's; "
+                "name a fresh or empty folder with --out"
+            )
 
 
 def _read(path: Path) -> dict[str, Any] | None:
