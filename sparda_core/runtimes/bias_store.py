@@ -116,7 +116,8 @@ class BiasStore:
         if size == (old[0], old[2]):
             return
         held = {self._rows.place(row): tokens for row, tokens in self._lengths.items()}
-        for at, buffer in enumerate(self._buffers):
+        made = []
+        for buffer in self._buffers:
             shape = (size[0], buffer.shape[1], size[1])
             try:
                 grown = np.empty(shape, buffer.dtype)
@@ -127,4 +128,6 @@ class BiasStore:
                 ) from wrong  # fmt: skip
             for place, count in held.items():
                 grown[place, :, :count] = buffer[place, :, :count]
-            self._buffers[at] = grown
+            made.append(grown)
+        # All layers or none: the first one's size speaks for all.
+        self._buffers = made

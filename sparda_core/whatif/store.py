@@ -98,7 +98,8 @@ class Store:
 def check_folder(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     """Make the folder, and see that a study may be kept there; raises as Store does."""
     make_folder(folder)
-    if not any(folder.iterdir()):
+    # An empty journal alone is left by a run that ended before it had begun: a full disk, a kill.
+    if all(path.name == JOURNAL and not path.stat().st_size for path in folder.iterdir()):
         return
     if not resume:
         raise ConfigError(f"folder {str(folder)!r} is not empty; go on with --resume, or name a fresh one")

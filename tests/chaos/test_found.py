@@ -177,3 +177,19 @@ def test_a_lane_whose_thread_died_moves_again_once_it_is_mended() -> None:
     lane.mend()
     with pytest.raises(LaneError, match="closed"):
         lane.submit(job)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_cropped_row_that_grows_again_is_as_one_that_never_was_longer(pair: tuple[str, str, dict[str, Any]]) -> None:
+    with opened(*pair) as session, opened(*pair) as calm:
+        for each in (session, calm):
+            filled(each, 60)
+        for token in (3, 1, 4, 1, 5, 9):
+            session.decode({0: token})
+        session.crop(0, 43)
+        calm.crop(0, 43)
+        for each in (session, calm):
+            each.prefill(0, TOKENS[90:108], chunk=7)
+        for token in (2, 6, 5, 3, 5, 8, 9, 7, 9):
+            got, want = (each.decode({0: token}).logits for each in (session, calm))
+            torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)

@@ -194,3 +194,33 @@ class _Disarmed:
 
     def __exit__(self, *_: object) -> None:
         self.left["copies"] = -1
+
+
+def test_nothing_is_written_any_more_once_a_call_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undoing a step empties slots; a copy that came later would fill them with what belongs to another block."""
+    begun, ended = list[int](), list[int]()
+    with opened(*PAIRS[0]) as session, monkeypatch.context() as patch:
+        told(session)
+        run = CopyJob.run
+
+        def late(job: CopyJob, start: int, stop: int) -> None:
+            begun.append(start)
+            time.sleep(5 * LATE_S)
+            run(job, start, stop)
+            ended.append(start)
+
+        def cut(op: Op, state: Any) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(CopyJob, "run", late)
+        patch.setattr(copy_lane, "_PIECE_BYTES", 1)
+        session.decode(dict.fromkeys(session.rows, 3))  # its misses come: the next step has some, too
+        (attend,) = (step for step in session._executor._steps if step.op.name == "attend/1")
+        patch.setattr(type(attend), "__setattr__", object.__setattr__)
+        patch.setattr(attend, "run", cut)
+        for token in range(2, 20):
+            begun.clear()
+            ended.clear()
+            with pytest.raises(KeyboardInterrupt):
+                session.decode(dict.fromkeys(session.rows, token))
+            assert begun == ended, "a copy was still under way"

@@ -19,6 +19,7 @@ from sparda_core.errors import ConfigError, RecordingError, SpardaError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Lane, StepPlan
 from sparda_core.shapes import ModelShape
+from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.predict import Prediction, kernel_work, predict
 from sparda_core.simulator.profile import Charge, Profile
 from sparda_core.simulator.profile_file import load_profile
@@ -89,6 +90,8 @@ def planned_of(cell: ValidationCell, profile: str | Profile, *, background_bytes
     """
     name = profile if isinstance(profile, str) else "h200"
     machine = load_profile(profile) if isinstance(profile, str) else profile
+    if cell.launches != "graph" and isinstance(machine, GpuProfile):
+        machine = attrs.evolve(machine, launches=cell.launches)
     scenario = scenario_of(cell, name)
     pair = scenario.combination()
     taken = cell.background_gb_s * GIGA if background_bytes_per_s is None else background_bytes_per_s
