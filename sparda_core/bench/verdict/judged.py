@@ -24,6 +24,8 @@ REPLAY = "replay"
 #: Strata besides those of a record: cells whose steps the host issues or interrupts, cells with many copy CTAs, and
 #: cells of balance whose plan overlaps at all.
 HOST, MANY_CTAS, OVERLAPPED = "host in mid-step", "3 or more copy CTAs", "balanced and overlapping"
+#: Every stratum, in the order of tables.
+ORDER = ("compute", "balanced", OVERLAPPED, "link", MANY_CTAS, HOST)
 #: Copy thread blocks from which on a cell counts as one with many.
 MANY = 3
 
@@ -71,7 +73,7 @@ class Judged:
     drawn_s        predicted from facts that were drawn: the prediction proper
     models         every way to predict by name, from the same facts as `predicted_s`
     parts          figures besides the step's time
-    problem        why there is no prediction; None where there is one
+    problem        why there is no prediction, or none of its parts; None where all is there
     """
 
     key: str
