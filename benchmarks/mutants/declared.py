@@ -56,7 +56,7 @@ class Mutant:
     def check_tests(self, root: Path) -> None:
         """Raise ConfigError where a test named is not there: pytest would call that a failure."""
         for test in self.tests:
-            file, _, name = test.partition("::")
+            file, _, name = test.partition("[")[0].partition("::")
             path = root / file
             if not path.is_file() or (name and f"def {name}(" not in path.read_text(encoding="utf-8")):
                 raise ConfigError(f"mutant {self.name!r}: test {test} is not there; name one that is")

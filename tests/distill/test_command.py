@@ -71,14 +71,16 @@ def test_the_recorded_command_makes_the_same_run_again(folder: Path) -> None:
     add_arguments(parser)
     again = parser.parse_args(shlex.split(command_line(args))[2:])
     assert config_of(again) == config_of(args)
-    same = ("dtype", "device", "held_out", "pattern", "column", "split", "sink", "local", "block", "budget", "entries")
+    same = ("dtype", "device", "held_out", "pattern", "column", "split", "other_blocks")
+    cut = {"sink", "local", "block", "budget", "entries"}  # told as they were settled
     assert {name: vars(again)[name] for name in same} == {name: vars(args)[name] for name in same}
     running = {
         "out", "model", "text", "dataset", "mds", "source_tokenizer", "cache", "threads", "shard_model", "checkpoint",
         "checkpoint_every", "resume", "evaluate_every", "evaluate_windows", "best_by", "tensorboard", "results",
         "recall_window", "plan", "shape", "json",
     }  # fmt: skip
-    assert vars(args).keys() == {*running, *same, *FIELDS}
+    assert vars(args).keys() == {*running, *same, *cut, *FIELDS}
+    assert again.entries == "32/16"
 
 
 def test_the_machine_of_a_report_names_the_gpu_only_where_one_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
