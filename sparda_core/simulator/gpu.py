@@ -12,6 +12,7 @@ from sparda_core.errors import ProfileError
 from sparda_core.plan import Op, StepPlan
 from sparda_core.simulator import gpu_price
 from sparda_core.simulator.gpu_parts import (
+    Calibration,
     Compute,
     CopyEngine,
     CpuGather,
@@ -76,6 +77,7 @@ class GpuProfile(Profile):
     uva: Uva | None = None
     copy_engine: CopyEngine | None = None
     cpu_gather: CpuGather | None = None
+    calibration: Calibration | None = None
     launches: str | None = attrs.field(default=None, validator=_launches, metadata={"setting": True})
     gpus: int = attrs.field(default=1, validator=_gpus, metadata={"setting": True})
     extrapolate: bool = attrs.field(default=False, metadata={"setting": True})

@@ -243,11 +243,17 @@ class Uva:
 
 @attrs.frozen(kw_only=True)
 class CopyEngine:
-    """Copies that the host lists: a fixed cost per call, one per piece. Holds no SMs; one call at a time each way."""
+    """Copies that the host lists: a fixed cost per call, one per piece. Holds no SMs; one call at a time each way.
+
+    submit_s  host time for each piece of a call, while the first of them move already; None: no matter
+    """
 
     call_s: Quantity = number("s", 1e-7, 1e-3)
     whole_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
     pieces: PieceCurve
+    submit_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-3), "zero": True}
+    )
 
     def bytes_per_s(self, piece_bytes: float, link_bytes_per_s: float) -> float:
         """Rate of many pieces of this size in one call over a link of this speed."""
@@ -261,6 +267,26 @@ class CpuGather:
 
     call_s: Quantity = number("s", 1e-7, 1e-2)
     gather_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+
+
+@attrs.frozen(kw_only=True)
+class Calibration:
+    """Where a profile that `sparda calibrate` wrote comes from.
+
+    version  of the samples' file
+    samples  twelve hex digits of what was measured (`name.samples.json` beside the profile)
+    """
+
+    version: int
+    gpu: str
+    driver: str
+    cuda: str
+    torch: str
+    triton: str
+    date: str
+    commit: str
+    command: str
+    samples: str
 
 
 def bent(rate: float, ceiling: float, p: float) -> float:

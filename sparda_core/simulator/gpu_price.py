@@ -73,7 +73,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         drag=_drag(profile, work) if gather else 0.0,
         tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
-        host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, plan),
+        host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, work, plan),
     )  # fmt: skip
 
 
@@ -93,10 +93,16 @@ def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
     return call_s if profile.launches_of(plan) == "eager" else 0.0
 
 
-def _then_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
-    """After a cut the host launches the next segment, which is a graph."""
-    segments = _is_cut(profile, op, plan) and profile.launches_of(plan) == "segments"
-    return profile.launch.step_s.value if segments else 0.0
+def _then_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
+    """After a cut the host submits or gathers what it has the list of, then launches the next segment, a graph."""
+    if not _is_cut(profile, op, plan):
+        return 0.0
+    segment_s = profile.launch.step_s.value if profile.launches_of(plan) == "segments" else 0.0
+    law = engine_of(profile, plan.engine)
+    if isinstance(law, CpuGather):
+        return segment_s + work.h2d_bytes / law.gather_bytes_per_s.value
+    submit = law.submit_s.value if isinstance(law, CopyEngine) and law.submit_s else 0.0
+    return segment_s + work.pieces * submit
 
 
 def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
@@ -234,3 +240,16 @@ def engine_of(profile: GpuProfile, engine: str) -> Uva | CopyEngine | CpuGather:
         has = [name for name in profile.engines if getattr(profile, name.replace("-", "_")) is not None]
         raise ProfileError(f"profile {profile.name!r} has no numbers for engine={engine!r}; it has: {', '.join(has)}")
     return law
+
+
+def alone_s(profile: GpuProfile, work: Work) -> float:
+    """Seconds from a kernel of this work to the next of its kind in a graph, where the profile knows nothing of it."""
+    charges = _compute_charges(profile, work)
+    flows_s = max((charge.size / charge.cap for charge in charges), default=0.0)
+    return work.launches * profile.launch.graph_s.value + flows_s
+
+
+def kind_alone_s(profile: GpuProfile, work: Work, kind: str) -> float:
+    """The same where the profile knows what a launch of this kind takes by itself."""
+    own_s = profile.kernels.of(kind) if profile.kernels else 0.0
+    return alone_s(profile, work) + work.launches * own_s
