@@ -33,6 +33,7 @@ from sparda_core.bench.gpu_clock import between, graph_of, median_us
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.gather.runs import FLOAT8_TUNING, CopyTuning
 from sparda_core.kernels.quantise.reference import dequantise_blocks, quantise_blocks
+from sparda_core.simulator.gpu_fit.beside import PRODUCTS
 
 DEVICE = tests.gpu_env.DEVICE
 ON_GPU = DEVICE.type == "cuda"
@@ -174,13 +175,15 @@ def cost(pool: Pool, gemms: Subject, setting: Setting | None) -> dict[str, objec
     nbytes = setting.block_bytes if setting else 4 * BLOCK * D
     count = min(pool.most, int(rate * 10e6) // nbytes) // 16 * 16  # about 10 ms
 
-    def fresh() -> Callable[[], None]:
+    def fresh(share: float) -> tuple[Callable[[], None], float]:
+        some = max(16, int(count * share))
         if setting:
-            return pool.copy(setting, count)[0]
-        first = int(torch.randint(0, pool.blocks.shape[0] - count, ()))
-        return lambda: void(pool.slots[:count].copy_(pool.blocks[first : first + count], non_blocking=True))
+            return pool.copy(setting, some)[0], some * nbytes
+        first = int(torch.randint(0, pool.blocks.shape[0] - some, ()))
+        copy = pool.blocks[first : first + some]
+        return lambda: void(pool.slots[:some].copy_(copy, non_blocking=True)), some * nbytes
 
-    found = beside(gemms, fresh, count * nbytes, count * nbytes / rate / 1e3)
+    found = beside(gemms, fresh)
     none = {"dtype": "bfloat16", "ctas": 0, "in_flight_kib": 0, "parts": 0, "warps": 0, "warm": 0}
     row = setting.row() if setting else none
     what, note = str(setting) if setting else "copy engine", ""
@@ -189,11 +192,11 @@ def cost(pool: Pool, gemms: Subject, setting: Setting | None) -> dict[str, objec
         note = f"bar {BARS[gemms.batch]} at {LEAST_BESIDE} GB/s {'met' if met else 'MISSED'}"
     say(
         f"beside  {what:58s} batch {gemms.batch:3d}  slowdown {found.slowdown:5.3f}"
-        f"  {found.gb_per_s:5.1f} GB/s  (layer alone {(found.alone_us / full().layers):6.1f} us)  {note}"
+        f"  {found.gb_per_s:5.1f} GB/s  (layer alone {(len(PRODUCTS) * found.launch_us):6.1f} us)  {note}"
     )
     return {
         "what": "beside", **row, "batch": gemms.batch, "slowdown": found.slowdown, "gb_s": found.gb_per_s,
-        "alone_us_per_layer": (found.alone_us / full().layers),
+        "alone_us_per_layer": (len(PRODUCTS) * found.launch_us),
     }  # fmt: skip
 
 
@@ -224,7 +227,7 @@ def measure(pool: Pool) -> list[dict[str, object]]:
     rows = [alone(pool, setting) for setting in [*plain, *narrow, *others]]
     steps = [Setting(ctas=c, in_flight_kib=kib) for kib in (128, 16) for c in (1, 2, 3, 4, 8, 16, 32)]
     for batch in BARS:
-        gemms = layers_of(full(), batch)
+        gemms = layers_of(full(), batch, span_us=30_000.0)
         rows += [cost(pool, gemms, setting) for setting in (None, *steps, *plain[3::2], *narrow[1:4:2])]
     return rows
 

@@ -1,34 +1,37 @@
-"""What something long on another stream costs a graph of kernels, and how fast it is while they run all the time.
+"""What something on another stream costs a graph of kernels, and how fast it is meanwhile.
 
-The graph is replayed again and again, an event between replays. The other one begins on a stream of its own when a
-replay has ended, and ends while replays still run. Its speed is its bytes over the time between its own events (so
-waiting for a free multiprocessor counts); the slowdown is the median time of replays that lie wholly within that
-time, over the median of replays with nothing beside them, taken in turn. Where it is to be there `first`, the
-replays begin some time after it has found its multiprocessors.
+One long graph, within which the other one begins and ends. In d seconds of being beside it the graph falls behind by
+x, the difference to a run with nothing beside it: what took d - x takes d. The graph is long because launches are no
+matter of kernels: the launch of a graph, and every event, fetches from host memory, behind all that a copy over the
+link has under way, and graphs that are replayed beside it look slower by that. All of it is enqueued while the stream
+is held, so that the host has no say in when what begins.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import torch
 
-from sparda_core.bench.gpu_clock import Launch, finish, graph_of, has_gpu, new_mark, new_stream, on_stream
+from sparda_core.bench.gpu_clock import Launch, between, finish, graph_of, has_gpu, new_mark, new_stream, on_stream
 
-#: Clock ticks for which the replays are held back where the other one is to be there first: some 25 us.
-HEAD_START = 50_000
-#: Replays behind one time with nothing beside them, and one more, which is not counted.
-_REPLAYS = 5
+#: Prepares a run of the other one, `share` as long as wanted: what launches it, and the bytes that it moves.
+Other = Callable[[float], tuple[Launch, float]]
+#: Clock ticks: of holding a stream while all is enqueued (some 1.5 ms); from one's start to the other's (some 50 us).
+HOLD, LATER = 3_000_000, 100_000
+#: The graph is so many times as long as the other one.
+TIMES = 3.0
+#: The other one is cut to these shares in turn, until it ends before the graph does.
+_SHARES = (1.0, 0.4, 0.15)
 
 
 @attrs.frozen(kw_only=True)
 class Subject:
-    """Kernels that something runs beside: `launches` of them, one graph."""
+    """Kernels that something runs beside: `launches` of them in one graph."""
 
     name: str
     batch: int
@@ -36,86 +39,101 @@ class Subject:
     graph: Any
 
     @classmethod
-    def of(cls, name: str, batch: int, launches: list[Launch]) -> Subject:
-        """Capture them."""
-        return cls(name=name, batch=batch, launches=len(launches), graph=graph_of(launches))
+    def of(cls, name: str, batch: int, launches: Sequence[Launch], span_us: float = 0.0) -> Subject:
+        """Capture them, again and again until the graph takes `span_us`."""
+        once = graph_of(launches)
+        once.replay()
+        times = max(1, math.ceil(span_us / between(once.replay))) if has_gpu() else 1
+        graph = once if times == 1 else graph_of([*launches] * times)
+        graph.replay()
+        finish()
+        return cls(name=name, batch=batch, launches=times * len(launches), graph=graph)
 
-    def replays(self, count: int) -> list[Any]:
-        """Enqueue `count` replays; events around them, one more than replays."""
-        marks = [new_mark() for _ in range(count + 1)]
-        marks[0].record()
-        for mark in marks[1:]:
-            self.graph.replay()
-            mark.record()
-        return marks
+    def alone_us(self, repeats: int) -> list[float]:
+        """Microseconds of a launch, by each replay."""
+        return [_alone(self) / self.launches for _ in range(repeats)]
 
 
 @attrs.frozen(kw_only=True)
 class Beside:
-    """Medians over repetitions. Times are those of a replay; NaN where no repetition was a measure."""
+    """Medians over repetitions; NaN where no repetition was a measure. `launch_us` with nothing beside."""
 
     slowdown: float
     gb_per_s: float
-    alone_us: float
-    slowdowns: tuple[float, ...]
-    rates: tuple[float, ...]
+    launch_us: float
+    slowdowns: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
 
 
-def beside(
-    subject: Subject, other: Callable[[], Launch], nbytes: float, guess_us: float, repeats: int = 5, *,
-    first: bool = False,
-) -> Beside:  # fmt: skip
-    """What `other`, which moves `nbytes` in about `guess_us`, does to the subject; called, it prepares a fresh one."""
-    _alone(subject)
-    enough = 4 + 2 * int(guess_us / _alone(subject)) if has_gpu() else 1
-    pairs: list[tuple[float, float, float]] = []
-    for _ in range(3 * repeats if has_gpu() else 1):
-        alone, (contended, took, outlasted) = _alone(subject), _contended(subject, other(), enough, first=first)
-        enough *= 2 if outlasted else 1
-        # A host that was busy elsewhere may have enqueued replays when the other one had ended: no measure.
-        if contended and not outlasted:
-            pairs.append((alone, statistics.median(contended), took))
-        if len(pairs) == repeats:
-            break
-    slow = tuple(contended / alone for alone, contended, _ in pairs)
-    rates = tuple(nbytes / took / 1e3 for _, _, took in pairs)
+def beside(subject: Subject, other: Other, repeats: int = 5, *, first: bool = False) -> Beside:
+    """What the other one does to the subject, and how fast it is beside it.
+
+    first  it is there when the graph begins; else it comes in its midst
+    """
+    alone = statistics.median(_alone(subject) for _ in range(2))
+    slow: list[float] = []
+    rates: list[float] = []
+    shares = list(_SHARES)
+    while shares and len(slow) < repeats:
+        launch, nbytes = other(shares[0])
+        took, met, whole = _contended(subject, launch, first=first)
+        behind = took - alone
+        if met is None:
+            shares.pop(0)
+            continue
+        slow.append(met / max(met - behind, 1e-3 * met))
+        rates.append(nbytes / whole / 1e3)
     return Beside(
         slowdown=statistics.median(slow) if slow else math.nan,
         gb_per_s=statistics.median(rates) if rates else math.nan,
-        alone_us=statistics.median(alone for alone, _, _ in pairs) if pairs else _alone(subject),
-        slowdowns=slow, rates=rates,
+        launch_us=alone / subject.launches, slowdowns=tuple(slow), rates=tuple(rates),
     )  # fmt: skip
+
+
+def _launch(subject: Subject, start: Any, end: Any) -> None:
+    start.record()
+    subject.graph.replay()
+    end.record()
+
+
+def _hold(ticks: int) -> None:
+    if has_gpu():
+        torch.cuda._sleep(ticks)  # type: ignore[no-untyped-call]  # noqa: SLF001  torch has no other name for it
 
 
 def _alone(subject: Subject) -> float:
     """Microseconds of a replay with nothing beside it."""
+    start, end = new_mark(), new_mark()
     finish()
-    marks = subject.replays(_REPLAYS if has_gpu() else 2)
+    _hold(HOLD)
+    _launch(subject, start, end)
     finish()
-    return statistics.median(_between(marks)[1:])
+    return float(start.elapsed_time(end)) * 1e3
 
 
-def _contended(subject: Subject, other: Launch, replays: int, *, first: bool) -> tuple[list[float], float, bool]:
-    """Microseconds of the replays wholly beside the other one, and of it; whether it ran longer than all replays."""
+def _contended(subject: Subject, other: Launch, *, first: bool) -> tuple[float, float | None, float]:
+    """Microseconds of the graph, of its time beside the other one (None: that outlasted it), and of the other one."""
     lane = new_stream(priority=-1)
-    begin, end = new_mark(), new_mark()
+    free, start, end, begin, done = (new_mark() for _ in range(5))
     finish()
+    _hold(HOLD)
+    free.record()
     if not first:
-        lane.wait_event(subject.replays(1)[-1])
-    begin.record(lane)
+        # Launched before the other one is, however long the host takes for so long a graph.
+        _launch(subject, start, end)
+    lane.wait_event(free)
     with on_stream(lane):
+        if not first:
+            _hold(LATER)
+        begin.record(lane)
         other()
-    end.record(lane)
-    if first and has_gpu():
-        torch.cuda.current_stream().wait_event(begin)
-        torch.cuda._sleep(HEAD_START)  # type: ignore[no-untyped-call]  # noqa: SLF001  no other name for it in torch
-    marks = subject.replays(replays)
+        done.record(lane)
+    if first:
+        _hold(LATER)
+        _launch(subject, start, end)
     finish()
-    times, took = [begin.elapsed_time(mark) for mark in marks], begin.elapsed_time(end)
-    within = [(until - at) * 1e3 for at, until in itertools.pairwise(times) if at >= 0 and until <= took]
-    return within, took * 1e3, has_gpu() and times[-1] < took
-
-
-def _between(marks: list[Any]) -> list[float]:
-    """Microseconds between events in a row."""
-    return [at.elapsed_time(until) * 1e3 for at, until in itertools.pairwise(marks)]
+    since = max(start.elapsed_time(begin), 0.0) if first else start.elapsed_time(begin)
+    until = start.elapsed_time(done)
+    took = start.elapsed_time(end)
+    met = None if has_gpu() and (until > took or until <= since) else max(1e-6, (until - since)) * 1e3
+    return float(took) * 1e3, met, max(1e-6, float(begin.elapsed_time(done))) * 1e3

@@ -65,11 +65,13 @@ def _both(up: Callable[[], object], down: Callable[[], object]) -> float:
 def _batch(pool: Pool, piece: int, count: int, repeats: int) -> list[float]:
     """Microseconds of one call that moves random pieces, its submission counted."""
     source, target = (memory[: memory.numel() // piece * piece].view(-1, piece) for memory in (pool.host, pool.slots))
-    made, taken = np.random.default_rng(piece + count), []
+    made, taken, lane = np.random.default_rng(piece + count), [], new_stream()
     for _ in range(repeats + 1):
         ids = made.integers(0, source.shape[0], count), made.permutation(target.shape[0])[:count]
         finish()
-        taken.append(between(functools.partial(copy_blocks, source, target, *ids)))
+        # The driver takes no batch of copies on its default stream.
+        with on_stream(lane):
+            taken.append(between(functools.partial(copy_blocks, source, target, *ids), lane))
     return taken[1:]
 
 

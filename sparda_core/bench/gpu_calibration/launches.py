@@ -90,17 +90,17 @@ def _eager_device(small: Callable[[], None], replays: int) -> list[float]:
 
 
 def _graph_to_graph(small: Callable[[], None], few: int, replays: int) -> list[float]:
-    """What the launch of a graph adds: graphs in a row, less their kernels."""
-    graph, times = graph_of([small] * few), 8
+    """What the launch of a graph adds: graphs in a row, less one graph of as many kernels."""
+    times = 8
+    graph, long = graph_of([small] * few), graph_of([small] * (few * times))
 
     def row() -> None:
         for _ in range(times):
             graph.replay()
 
-    alone = times_us([small] * few, replays)
-    kernels = sorted(alone)[len(alone) // 2] * few
     row()
-    return [max(0.0, between(row) / times - kernels) for _ in range(replays)]
+    long.replay()
+    return [max(0.0, between(row) - between(long.replay)) / (times - 1) for _ in range(replays)]
 
 
 def _crossing(small: Callable[[], None], few: int, replays: int) -> list[float]:

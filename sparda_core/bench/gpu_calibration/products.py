@@ -14,10 +14,11 @@ from sparda_core.simulator.gpu_fit.beside import PRODUCTS
 from sparda_core.work import WorkContext
 
 
-def layers_of(sizes: Sizes, rows: int, *, shrink: int = 1) -> Subject:
+def layers_of(sizes: Sizes, rows: int, *, shrink: int = 1, span_us: float = 0.0) -> Subject:
     """A graph of some layers of an 8B model's decode products, weights of their own in each layer.
 
-    shrink  how many times smaller every side is, to try the code
+    shrink   how many times smaller every side is, to try the code
+    span_us  how long the graph takes at least: it goes through the layers again and again
     """
     device, dtype = device_of(), getattr(torch, sizes.dtype)
     shapes = [(inputs // shrink, outputs // shrink) for inputs, outputs in PRODUCTS]
@@ -28,7 +29,7 @@ def layers_of(sizes: Sizes, rows: int, *, shrink: int = 1) -> Subject:
         for _ in range(sizes.layers)
         for inputs, outputs in shapes
     ]
-    return Subject.of("products", rows, launches)
+    return Subject.of("products", rows, launches, span_us)
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Launch:
@@ -42,19 +43,25 @@ def classes(sizes: Sizes) -> dict[str, tuple[int, int, bool]]:
     return {
         "qkv": (shape.hidden, heads, False), "output": (shape.q_heads * shape.head_dim, shape.hidden, True),
         "gate up": (shape.hidden, 2 * shape.ffn, False), "down": (shape.ffn, shape.hidden, True),
+        "head": (shape.hidden, shape.vocab, False),
     }  # fmt: skip
+
+
+def _turns(sizes: Sizes, name: str) -> int:
+    """Weights of so many layers; a model has one head, whose weights outgrow the second-level cache by themselves."""
+    return 1 if name == "head" else sizes.layers
 
 
 class Weights:
     """Weights of every class, `layers` times, made once for all numbers of rows."""
 
-    NAMES = ("qkv", "output", "gate up", "down")
+    NAMES = ("qkv", "output", "gate up", "down", "head")
 
     def __init__(self, sizes: Sizes) -> None:
         device, dtype = device_of(), getattr(torch, sizes.dtype)
         self.sizes, self.dtype, self.device = sizes, dtype, device
         self.of = {
-            name: [torch.randn(outputs, inputs, device=device, dtype=dtype) for _ in range(sizes.layers)]
+            name: [torch.randn(outputs, inputs, device=device, dtype=dtype) for _ in range(_turns(sizes, name))]
             for name, (inputs, outputs, _) in classes(sizes).items()
         }
 

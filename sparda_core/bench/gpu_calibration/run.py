@@ -83,5 +83,5 @@ def identity_of(sizes: Sizes) -> dict[str, Any]:
     about = gpu() or {"name": "none", "torch": torch.__version__}
     return {
         **{name: about.get(name) for name in ("name", "sms", "driver", "cuda", "torch", "triton")},
-        "pool_gib": sizes.pool_bytes / 2**30,
+        "pool_gib": sizes.pool_bytes / 2**30, "context": sizes.context,
     }

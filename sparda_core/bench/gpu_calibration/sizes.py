@@ -25,7 +25,7 @@ class Sizes:
     alone, repeated  copies with nothing beside them, on fresh lists and on lists copied before
     sizes            bytes of one copy by the copy engine; `pieces`: pieces of one call, `counts`: how many
     list_blocks      lengths of lists that the host must see
-    pool_bytes       pinned memory that fresh lists range over
+    pool_bytes       pinned memory that fresh lists range over: a smaller pool flatters copies, for translations last
     list_bytes       that one list copies
     device_bytes     of one buffer for copies within device memory; `square`: side of the large product
     layers           of products of one graph; `launches`: of a small kernel in one graph
@@ -40,7 +40,7 @@ class Sizes:
     batches: tuple[int, ...] = (1, 4, 16, 64)
     elastic: tuple[int, ...] = (16, 64)
     classes: tuple[str, ...] = ()
-    ctas: tuple[int, ...] = (2, 8, 16, 32)
+    ctas: tuple[int, ...] = (2, 8, 32)
     product_rows: tuple[int, ...] = (16, 64, 256)
     beside: tuple[Copy, ...]
     first: tuple[Copy, ...]
@@ -56,7 +56,7 @@ class Sizes:
     square: int
     layers: int = 8
     launches: int = 32
-    beside_us: float = 4000.0
+    beside_us: float = 3000.0
     repeats: int = 5
     replays: int = 15
 
@@ -84,7 +84,7 @@ def full() -> Sizes:
         repeated=tuple((ctas, kib, 32) for kib in (128, 16) for ctas in (1, 2, 4, 8)),
         sizes=tuple(4 * KIB << 2 * step for step in range(10)),
         pieces=tuple(4 * KIB << step for step in range(7)), counts=(64, 512, 2048), list_blocks=(16, 64, 150, 300, 600),
-        pool_bytes=16 * GIB, list_bytes=64 * MIB, device_bytes=2 * GIB, square=8192,
+        pool_bytes=32 * GIB, list_bytes=64 * MIB, device_bytes=2 * GIB, square=8192,
     )  # fmt: skip
 
 
