@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sparda_core.bench.gpu_calibration import contention, copies, host_lists, launches, machine
+from sparda_core.bench.gpu_calibration import contention, copies, host_lists, launches, machine, sequence
 from sparda_core.bench.gpu_calibration.pool import Pool
 from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.bench.gpu_clock import finish, has_gpu
@@ -62,6 +62,7 @@ class Measuring:
             "products": lambda: contention.products_alone(sizes, shrink=self._shrink),
             "beside products": lambda: contention.beside_products(sizes, self.pool, tell, shrink=self._shrink),
             "kernels": lambda: contention.alone(sizes, tell),
+            "sequence": lambda: sequence.measure(sizes),
             "elasticity": lambda: contention.elasticity(sizes, self.pool, tell),
         }
         return table[name]()

@@ -195,31 +195,42 @@ def _dense(sizes: Sizes, rows: int) -> Case:
     return _case("attend all", "attend", scene, list(calls), _told(attend_work.work, sizes, rows))
 
 
+def store_of(scene: Scene) -> Store:
+    """Where the rows' K and V go: each its own slot, and its own page of pinned host memory."""
+    shape, spec, pairs = scene.sizes.shape, scene.sizes.spec, scene.rows * scene.sizes.shape.kv_heads
+    memory = host_memory(pairs * 2 * spec.block * shape.head_dim * scene.dtype.itemsize)
+    array = memory.view(scene.dtype).view(pairs, 2, spec.block, shape.head_dim)
+    table = torch.arange(pairs, dtype=torch.int32, device=scene.device).view(*scene.pairs, 1)
+    pages = table.expand(-1, -1, spec.block_count(scene.sizes.context)).contiguous()
+    return Store(
+        slots=scene.random(pairs, 2, spec.block, shape.head_dim), tail=table[:, :, 0].contiguous(),
+        host=Paged(array=array, table=pages, page_blocks=1),
+    )  # fmt: skip
+
+
+def entries_of(scene: Scene) -> dict[str, torch.Tensor]:
+    """A layer's entries and its ring of keys."""
+    shape, spec = scene.sizes.shape, scene.sizes.spec
+    return {
+        "entries": scene.random(*scene.pairs, spec.entry_count(scene.sizes.context), shape.head_dim),
+        "ring": scene.random(*scene.pairs, spec.window, shape.head_dim),
+    }
+
+
 def _append(sizes: Sizes, rows: int) -> Case:
-    scene, shape, spec = Scene(sizes, rows), sizes.shape, sizes.spec
-    heads = FusedHeads(q=shape.q_heads, kv=shape.kv_heads, has_next=True)
-    size, pairs = shape.head_dim, rows * shape.kv_heads
-    calls = []
+    scene, shape = Scene(sizes, rows), sizes.shape
+    heads, size = FusedHeads(q=shape.q_heads, kv=shape.kv_heads, has_next=True), shape.head_dim
+    calls: list[Launch] = []
     for _ in range(4):
-        memory = host_memory(pairs * 2 * spec.block * size * scene.dtype.itemsize)
-        array = memory.view(scene.dtype).view(pairs, 2, spec.block, size)
-        table = torch.arange(pairs, dtype=torch.int32, device=scene.device).view(rows, shape.kv_heads, 1)
-        store = Store(
-            slots=scene.random(pairs, 2, spec.block, size), tail=table[:, :, 0].contiguous(),
-            host=Paged(array=array, table=table.expand(-1, -1, spec.block_count(sizes.context)).contiguous(),
-                       page_blocks=1),
-        )  # fmt: skip
-        names = ("key", "value", "forecast_next")
-        made: dict[str, Any] = {name: scene.random(rows, shape.kv_heads, size) for name in names}
+        made: dict[str, Any] = {name: scene.random(*scene.pairs, size) for name in ("key", "value", "forecast_next")}
         calls.append(
             functools.partial(
                 append_gpu.rotate_append, scene.random(rows, heads.total * size), heads=heads, cos=scene.angles,
                 sin=scene.angles, position=scene.position, query=scene.random(rows, shape.q_heads, size),
-                forecast_own=None, entries=scene.random(rows, shape.kv_heads, spec.entry_count(sizes.context), size),
-                ring=scene.random(rows, shape.kv_heads, spec.window, size), spec=spec, store=store, **made,
+                forecast_own=None, spec=sizes.spec, store=store_of(scene), **made, **entries_of(scene),
             )
         )  # fmt: skip
-    return _case("rotate append", "append", scene, list(calls), _told(append_work.work, sizes, rows))
+    return _case("rotate append", "append", scene, calls, _told(append_work.work, sizes, rows))
 
 
 def _norm(sizes: Sizes, rows: int) -> Case:

@@ -15,6 +15,8 @@ from sparda_core.work import Work
 PRODUCTS = ((4096, 4096), (4096, 4096), (4096, 16384), (4096, 16384), (16384, 4096))
 SIZES = tuple(inputs * outputs for inputs, outputs in PRODUCTS)
 LAYERS = 8
+#: Kind of an operation that is one product of a library.
+PRODUCT = "product"
 #: Blocks of the copies: K and V of 64 tokens of one KV head.
 BLOCK = 32768
 #: A copy of so many bytes outlasts any of the graphs.
@@ -53,7 +55,7 @@ class Copy:
 
 def products_s(tokens: int, profile: GpuProfile, copy: Copy | None = None, *, graphs: int = 1) -> tuple[float, float]:
     """Seconds of the last of so many graphs of eight layers in a row, and of the copy beside them."""
-    ops = [Op(kind=Kind.MLP, layer=at) for at in range(graphs * LAYERS * len(SIZES))]
+    ops = [Op(kind=PRODUCT, layer=at) for at in range(graphs * LAYERS * len(SIZES))]
 
     def work(op: Op, _: StepFacts) -> Work:
         if op.kind == Kind.STAGE:

@@ -9,7 +9,8 @@ import attrs
 
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_fit.beside import LAYERS, products_s
-from sparda_core.simulator.gpu_fit.contention import predicted
+from sparda_core.simulator.gpu_fit.contention import in_domain, predicted
+from sparda_core.simulator.gpu_fit.kernels import OWN
 from sparda_core.simulator.gpu_fit.quantities import MICRO, middle
 from sparda_core.simulator.gpu_fit.samples import Samples
 from sparda_core.simulator.gpu_price import kind_alone_s
@@ -43,16 +44,17 @@ def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
         (kind_alone_s(profile, Work(**row["work"]), row["kind"]) / (middle(row["us"], "kernels") * MICRO) - 1,
          f"{row['kernel']}, {row['rows']} rows")
         for row in samples.rows("kernels")
+        if any(kind == row["kind"] and row["kernel"] in names for kind, names in OWN.items())
     ]  # fmt: skip
     slow, rates = [], []
-    for row in samples.rows("beside products", first=False):
-        if row["slowdown"]:
+    for row in samples.rows("beside products"):
+        if row["slowdown"] and in_domain(row):
             says, rate = predicted(row, profile)
-            where = f"{row['ctas']} x {row['in_flight_kib']} KiB, {row['rows']} rows"
+            where = f"{row['ctas']} x {row['in_flight_kib']} KiB, {row['rows']} rows{', first' * row['first']}"
             slow.append((says - row["slowdown"], where))
             rates.append((rate / row["gb_s"] - 1, where))
     return (
-        _check("a layer's products", "share", alone), _check("kernels of a step", "share", small),
+        _check("a layer's products", "share", alone), _check("kernels of selection and attention", "share", small),
         _check("gather alone", "share", _gathers(samples, profile)), _check("products beside copies", "points", slow),
         _check("copies beside products", "share", rates),
     )  # fmt: skip

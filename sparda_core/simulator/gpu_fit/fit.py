@@ -53,13 +53,8 @@ def _parts(samples: Samples) -> Table:
     parts = _merged(parts, host_lists.list_table(samples))
     parts["link"] |= _generation(samples, parts["link"]["h2d_bytes_per_s"]["value"])
     parts["uva"] = gather.gather_table(samples)
-    graph_s, peak = parts["launch"]["graph_s"]["value"], parts["compute"]["flop_per_s"]["value"]
-    parts = _merged(parts, kernels.products_table(samples, graph_s, peak))
-    parts = _merged(parts, {"compute": grid_table(samples)})
-    # A first profile, without what is fitted by it.
-    first = _merged(base_of(str(samples.identity["name"])), parts) | {"name": "first", "title": "-", "date": "-"}
-    parts["kernels"] = kernels.kernels_table(samples, gpu_profile_of(first, "samples"))
-    return parts
+    parts = _merged(parts, kernels.step_table(samples, parts["compute"]["flop_per_s"]["value"]))
+    return _merged(parts, {"compute": grid_table(samples)})
 
 
 def _generation(samples: Samples, h2d: float) -> Table:

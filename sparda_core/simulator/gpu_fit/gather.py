@@ -15,6 +15,10 @@ from sparda_core.simulator.gpu_parts import bent
 
 #: Rates of so many thread blocks together, as a share of the ceiling, are those of one of them times their number.
 _FREE = 0.6
+#: Bytes in flight of a thread block of the copies in `elasticity`.
+ELASTIC_BYTES = 128 * KIB
+#: Kernels whose loads crowd.
+_CROWDS = ("attend", "attend all")
 #: Bends of a ceiling that are tried.
 _BENDS = ladder(1.0, 32.0, 56)
 
@@ -42,7 +46,21 @@ def gather_table(samples: Samples) -> Table:
             "tokens": sorted(bends), "bend": [rounded(bends[tokens]) for tokens in sorted(bends)],
             "source": f"the same {len(rows)} rows", "basis": "measured",
         }  # fmt: skip
+    table["crowded_bytes_per_s"] = _crowded(samples, trip_s, ceiling, most=limit)
     return table
+
+
+def _crowded(samples: Samples, trip_s: float, ceiling: float, *, most: float) -> Table:
+    """b beside attention, from copies of so few thread blocks that the link is not full."""
+    rows = [
+        row for name in _CROWDS for row in samples.sections["elasticity"]
+        if row["kernel"] == name and row["co"] == "gather" and row["gb_s"] and row["gb_s"] * GIGA < _FREE * ceiling
+    ]  # fmt: skip
+    if not rows:
+        return measured(most, "B/s", "copies beside attention are as fast as beside products")
+    found = [1 / max(1 / most, row["ctas"] / (row["gb_s"] * GIGA) - trip_s / ELASTIC_BYTES) for row in rows]
+    told = ", ".join(f"{row['gb_s']:.0f}" for row in rows)
+    return measured(middle(found, "copies"), "B/s", f"beside {' and '.join(_CROWDS)}, below the ceiling: {told} GB/s")
 
 
 def _words(bends: dict[int, float]) -> str:

@@ -19,7 +19,7 @@ VERSION = 1
 #: In the order in which they are measured.
 SECTIONS = (
     "machine", "launches", "host lists", "copy-engine", "gather", "grids", "products", "beside products", "kernels",
-    "elasticity",
+    "sequence", "elasticity",
 )  # fmt: skip
 
 
