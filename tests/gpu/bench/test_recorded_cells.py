@@ -52,4 +52,3 @@ def test_a_session_selects_and_misses_what_the_recording_says(recording: Path) -
             np.testing.assert_array_equal(session.last_selection(), played)
             missed = pools.play(trace.selections[step], np.full(8, -1))[trace.streams]
             np.testing.assert_array_equal(session.last_facts().misses[1:], missed[1:])
-    assert missed.shape == (2, 2, 2)
