@@ -15,6 +15,8 @@ import io
 import json
 import lzma
 import os
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -27,6 +29,7 @@ import numpy.typing as npt
 
 from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.facts import StepFacts
+from sparda_core.fields import require
 from sparda_core.files import parse_json, whole_file
 from sparda_core.policy import SCORED_POOLS
 from sparda_core.selection import NO_BLOCK, Selection
@@ -38,16 +41,20 @@ FORMAT = 1
 #: Largest recording that is read, in bytes once unpacked: 5,000 steps of the 8B shape at batch 32.
 MAX_BYTES = 4 * 2**30
 
+#: Most places of the table from positions to steps: 64 rows of four million tokens.
+_MOST_PLACES = 2**28
+#: What archives, arrays and documents that are none raise; an encrypted archive raises RuntimeError.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, SyntaxError, EOFError,
+    ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
 _ARRAYS = {
     "meta": ("|u1", 1), "selections": ("<i4", 5), "positions": ("<i8", 2), "facts": ("|u1", 1), "scored": ("<i2", 5),
 }  # fmt: skip
 _OPTIONAL = ("facts", "scored")
 #: When every member of a file was written, so that equal recordings are equal files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
-#: What reading a damaged file raises.
-_UNSOUND = (
-    zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError, NotImplementedError, zlib.error, lzma.LZMAError,
-)  # fmt: skip
 _same = attrs.cmp_using(eq=np.array_equal)
 
 
@@ -128,10 +135,17 @@ class Recording:
         return int(self.selections.shape[3])
 
     def steps_by_position(self) -> tuple[npt.NDArray[np.int32], int]:
-        """int32 [B, P], the step at which each row had position first + p, -1 for never; and `first`. The last wins."""
+        """int32 [B, P], the step at which each row had position first + p, -1 for never; and `first`. The last wins.
+
+        Raises RecordingError where positions lie too far apart for such a table.
+        """
         seen = self.positions[self.positions >= 0]
         first = int(seen.min()) if seen.size else 0
         span = int(seen.max()) - first + 1 if seen.size else 1
+        if self.rows * span > _MOST_PLACES:
+            raise RecordingError(
+                f"positions of {self.rows} rows span {span} tokens; rows x tokens must be <= {_MOST_PLACES}"
+            )
         steps = np.full((self.rows, span), -1, np.int32)
         for step in range(self.steps):
             for row in np.flatnonzero(self.positions[step] >= 0):
@@ -227,9 +241,10 @@ def load(path: str | os.PathLike[str]) -> Recording:
         meta = parse_json(arrays["meta"].tobytes())
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise RecordingError(f"format={meta.get('format') if isinstance(meta, dict) else meta!r} must be {FORMAT}")
+        require(meta, "meta", model=str, selector=str, layers=int, kv_heads=int, spec=dict)
         facts = parse_json(arrays["facts"].tobytes()) if "facts" in arrays else []
         recording = Recording(
-            model=str(meta["model"]), selector=str(meta["selector"]), spec=BlockSpec(**meta["spec"]),
+            model=meta["model"], selector=meta["selector"], spec=BlockSpec(**meta["spec"]),
             selections=arrays["selections"], positions=arrays["positions"],
             facts=tuple(StepFacts.from_json(json.dumps(fact)) for fact in facts), scored=arrays.get("scored"),
             notes={str(name): str(value) for name, value in dict(meta.get("notes", {})).items()},
@@ -240,7 +255,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
     except OSError as wrong:
         reason = wrong.strerror or wrong
         raise RecordingError(f"{path}: cannot be read: {reason}; give a file made by `sparda record`") from wrong
-    except _UNSOUND as wrong:
+    except _DAMAGE as wrong:
         what = wrong if isinstance(wrong, ConfigError) else f"{type(wrong).__name__}: {wrong}"
         raise RecordingError(f"{path}: not a sound recording: {what}; record it again with `sparda record`") from wrong
     return recording
@@ -292,13 +307,23 @@ def _fault(ids: Selection, positions: npt.NDArray[np.int64], spec: BlockSpec) ->
         return "is not ascending without repeats, -1 last"
     if (ids.max(-1) > current).any():
         return "holds a block after the query's own, or blocks of a row that sat out"
+    return _forced_fault(ids, np.broadcast_to(current, ids.shape[:-1]), spec)
+
+
+def _forced_fault(ids: Selection, current: npt.NDArray[np.int64], spec: BlockSpec) -> str | None:
+    """Which forced block is missing somewhere. Ids ascend without repeats: where a run's far end is right, all is."""
     count = (ids != NO_BLOCK).sum(-1)
-    first_local = np.maximum(current - spec.local, 0)
-    for sink in range(min(spec.sink, ids.shape[-1])):
-        if ((sink < first_local) & (ids[..., sink] != sink)).any():
-            return f"lacks sink block {sink}"
-    for back in range(spec.local + 1):
-        found = np.take_along_axis(ids, np.maximum(count - 1 - back, 0)[..., None], -1)[..., 0]
-        if ((current - back >= 0) & ((found != current - back) | (count <= back))).any():
-            return f"lacks the local block {back} before the query's own"
+    sinks = np.minimum(spec.sink, np.maximum(current - spec.local, 0))
+    band = np.minimum(spec.local, current)  # blocks before the query's own; -1 where there is no query
+
+    def at(place: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        return np.take_along_axis(ids, np.maximum(place, 0)[..., None], -1)[..., 0]
+
+    for place in np.argwhere((sinks > 0) & (at(sinks - 1) != sinks - 1))[:1]:
+        listed = set(ids[tuple(place)].tolist())
+        return f"lacks sink block {next(b for b in range(int(sinks[tuple(place)])) if b not in listed)}"
+    for place in np.argwhere((band >= 0) & ((count <= band) | (at(count - 1 - band) != current - band)))[:1]:
+        listed, own = set(ids[tuple(place)].tolist()), int(current[tuple(place)])
+        back = next(b for b in range(int(band[tuple(place)]) + 1) if own - b not in listed)
+        return f"lacks the local block {back} before the query's own"
     return None

@@ -14,7 +14,8 @@ import attrs
 
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.errors import RecordingError
-from sparda_core.files import csv_text, parse_json, write_whole
+from sparda_core.fields import check_kinds
+from sparda_core.files import csv_text, parse_json, read_document, write_whole
 from sparda_core.simulator.step_models import FULL
 
 #: Raised by one whenever a reader of older files could misread a newer one.
@@ -180,7 +181,12 @@ class Verdict:
         """The verdict that `to_json` wrote; raises RecordingError for another format."""
         if plain["format"] != FORMAT:
             raise RecordingError(f"format={plain['format']!r} must be {FORMAT}; make the report again")
-        return cls(cells=[Judged(**cell) for cell in plain["cells"]], **plain["head"])
+        verdict = cls(cells=[Judged(**cell) for cell in plain["cells"]], **plain["head"])
+        check_kinds(verdict)
+        for cell in verdict.cells:  # what tables ask of each
+            _ = cell.batch, cell.error(), cell.replay_error, cell.rates(), cell.strata
+            _ = [part.error for part in cell.parts]
+        return verdict
 
 
 def write_verdict(path: Path, verdict: Verdict) -> None:
@@ -191,8 +197,8 @@ def write_verdict(path: Path, verdict: Verdict) -> None:
 def read_verdict(path: Path) -> Verdict:
     """A verdict; raises RecordingError for a file that holds none, OSError where it cannot be read."""
     try:
-        return Verdict.of(parse_json(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        return Verdict.of(parse_json(read_document(path)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
         raise RecordingError(f"{path} is no report of a validation ({wrong}); make it again") from wrong
 
 
