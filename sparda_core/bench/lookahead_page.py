@@ -7,21 +7,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
-from sparda_core.bench.decode.cell import Cell
+from sparda_core.bench.lookahead_data import MEDIAN, Steps, shares, table_of
+from sparda_core.bench.lookahead_measured import measured_gains
+from sparda_core.bench.lookahead_words import answer, left, short
 from sparda_core.errors import ConfigError
 from sparda_core.selectors.recording import load
 from sparda_core.selectors.shipped import recording_names
 from sparda_core.simulator.trace_facts import recorded_facts
 from sparda_core.whatif.figures import axis_label
-from sparda_core.whatif.lookahead import AHEAD, HEADLINE, PAPER, PAYS, SAME
-from sparda_core.whatif.scenario import Scenario
+from sparda_core.whatif.lookahead import HEADLINE, PAYS
 
 _PLACE = re.compile(r"(<!-- (?:table|text): ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HEADLINE_CONTEXT = 2**17
-Table = list[dict[str, Any]]
-Steps = Sequence[Mapping[str, Any]]
 #: Title of the table of gains step by step, which the study itself has not.
 BURSTS = "Recorded steps one after the other beside their mean"
 
@@ -42,46 +39,10 @@ def filled(page: str, study: Mapping[str, Any], steps: Steps) -> str:
     return _PLACE.sub(fill, page)
 
 
-def table_of(study: Mapping[str, Any], start: str) -> Table:
-    """Rows of the study's table whose title starts so; raises ConfigError where there is not one."""
-    found = [table["rows"] for table in study["tables"] if table["title"].startswith(start)]
-    if len(found) != 1:
-        raise ConfigError(f"the study has {len(found)} tables called {start!r}; want one: run it again")
-    return list(found[0])
-
-
-def shares(study: Mapping[str, Any], by: str = "") -> Table:
-    """The table of shares by trace, `by` (a machine, a context) and pool."""
-    names = f"trace, {by}, pool" if by else "trace, pool"
-    return table_of(study, f"What lookahead adds: {AHEAD} by {SAME}, by {names}")
-
-
-def answer(study: Mapping[str, Any], _: Steps) -> str:
-    """Shares of cells in words."""
-    told = shares(study)
-    traces = list(dict.fromkeys(row["trace"] for row in told))
-    at = {(row["trace"], row["pool"]): row for row in told}
-    lines = []
-    for pool, words in ((PAPER, "the last selection alone"), ("2x lru", "twice as many"), ("4x lru", "four times")):
-        each = ", ".join(
-            f"{100 * at[trace, pool]['share']:.0f} % (median {at[trace, pool]['times as fast, median']:.2f} times)"
-            for trace in traces
-        )
-        lines.append(f"- {words} (`{pool}`): {each};")
-    lines[-1] = f"{lines[-1][:-1]}."
-    cells = at[traces[0], PAPER]["cells"]
-    names = ", ".join(f"`{trace}`" for trace in traces)
-    head = (
-        f"Of {cells} cells (six machines, 32K to 1M tokens, 1 to 64 rows) lookahead makes steps "
-        f"{100 * PAYS - 100:.0f} % faster or more, under {names} and with these slots, in\n\n"
-    )
-    return head + "\n".join(lines)
-
-
 def shares_table(study: Mapping[str, Any], _: Steps) -> str:
     """One line a trace and pool, over all cells."""
-    columns = ("pays (5% or more)", "share", "times as fast, median", "times as fast", "blocks moved per row")
-    head = ("trace", "slots", "pays", "share", "times as fast, median", "least to most", "blocks moved a row and step")
+    columns = ("pays (5% or more)", "share", MEDIAN, "times as fast", "blocks moved per row")
+    head = ("trace", "slots", "pays", "share", MEDIAN, "least to most", "blocks moved a row and step")
     return _table(head, ([row["trace"], row["pool"], *(_cell(row[name]) for name in columns)] for row in shares(study)))
 
 
@@ -100,7 +61,7 @@ def _across(study: Mapping[str, Any], _: Steps, *, by: str) -> str:
 def _share(row: Mapping[str, Any] | None) -> str:
     if row is None or row["share"] is None:
         return "-"
-    return f"{row['share']:.0%}, {row['times as fast, median']:.2f}"
+    return f"{row['share']:.0%}, {row[MEDIAN]:.2f}"
 
 
 def _by_batch(study: Mapping[str, Any], _: Steps, *, start: str) -> str:
@@ -117,7 +78,7 @@ def _by_batch(study: Mapping[str, Any], _: Steps, *, start: str) -> str:
 def instead_table(study: Mapping[str, Any], _: Steps) -> str:
     """One line a trace and pool: where slots alone beat lookahead on the last selection."""
     rows = table_of(study, "Slots in place of lookahead")
-    columns = ("slots are faster", "share", "times as fast, median", "times as fast")
+    columns = ("slots are faster", "share", MEDIAN, "times as fast")
     head = ("trace", "slots", *columns[:-1], "least to most")
     return _table(head, ([row["trace"], row["pool"], *(_cell(row[name]) for name in columns)] for row in rows))
 
@@ -153,52 +114,8 @@ def _trace(run: Mapping[str, Any]) -> str:
     return str(settings.get("recording") or settings["locality"]).removeprefix("smollm2/")
 
 
-@attrs.frozen(kw_only=True)
-class MeasuredGain:
-    """Rows of one load without and with lookahead, and what is predicted of their ratio."""
-
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    predicted: float
-
-    @property
-    def gain(self) -> float:
-        """Times as fast, measured."""
-        return float(self.before["step_s"] / self.after["step_s"])
-
-
-def measured_gains(run: Mapping[str, Any]) -> list[MeasuredGain]:
-    """Every load of a run that was measured both ways; one selector, one pool, one graph a step."""
-    plain = [row for row in run["rows"] if "step_s" in row and row["selector"] == "forecast" and _plain(row)]
-    sides = {
-        runtime: {tuple(row[name] for name in _LOAD[2:]): row for row in plain if row["runtime"] == runtime}
-        for runtime in ("offload-sync", "offload-prefetch")
-    }
-    found = [
-        MeasuredGain(before=before, after=after, predicted=_predicted_s(before, run) / _predicted_s(after, run))
-        for load_, after in sides["offload-prefetch"].items()
-        if (before := sides["offload-sync"].get(load_)) is not None
-    ]
-    return sorted(found, key=lambda one: (-one.before["context"], one.before["slots"], one.before["batch"]))
-
-
-def _plain(row: Mapping[str, Any]) -> bool:
-    """Whether it differs from the usual cell in its load alone."""
-    return Cell.of(row) == Cell(**{name: row[name] for name in _LOAD})
-
-
 def _ms(row: Mapping[str, Any]) -> str:
     return f"{1e3 * row['step_s']:.2f}"
-
-
-_LOAD = ("selector", "runtime", "batch", "context", "churn", "policy", "slots")
-
-
-def _predicted_s(row: Mapping[str, Any], run: Mapping[str, Any]) -> float:
-    given = {name: row[name] for name in ("selector", "runtime", "batch", "context", "policy")}
-    recording = run["settings"].get("recording")
-    misses = {"recording": recording} if recording else {"locality": run["settings"]["locality"], "churn": row["churn"]}
-    return Scenario(slot_factor=row["slots"], **misses, **given).predict().step_s
 
 
 def _load(row: Mapping[str, Any]) -> str:
@@ -253,6 +170,8 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
 
 
 PLACES: Mapping[str, Callable[[Mapping[str, Any], Steps], str]] = {
+    "short": short,
+    "left": left,
     "answer": answer,
     "shares": shares_table,
     "machines": functools.partial(_across, by="machine"),
