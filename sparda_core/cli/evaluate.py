@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparda_core import __version__
-from sparda_core.cli.options import NOT_NEGATIVE, POSITIVE, SEED, add_json
+from sparda_core.blocks import settled
+from sparda_core.cli.options import NOT_NEGATIVE, POSITIVE, SEED, add_json, add_other_blocks
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json
@@ -136,19 +137,41 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         ("--sink", spec.sink, "first blocks, always attended"),
         ("--local", spec.local, "blocks before the current one, always attended"),
     ):
-        group.add_argument(name, type=NOT_NEGATIVE, default=default, metavar="N", help=what)
+        told = f"{what} (default: the checkpoint's own, or {default})"
+        group.add_argument(name, type=NOT_NEGATIVE, metavar="N", help=told)
+    add_other_blocks(group)
 
 
 def config_of(args: argparse.Namespace) -> StudyConfig:
     """The study that the options ask for; raises ConfigError where they do not fit together."""
-    spec = BlockSpec(
-        block=args.block, window=args.entry_window, stride=args.entry_stride, sink=args.sink, local=args.local,
-        budget=max(BlockSpec().budget, args.sink + args.local + 2),
-    )  # fmt: skip
+    spec = _spec_of(args)
     given = {name: getattr(args, name) for name in _SET if getattr(args, name) is not None}
     sizes: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in given.items()}
     make = StudyConfig.quick if args.quick else StudyConfig
+    usual = make(spec=BlockSpec())
+    more = spec.forced - usual.spec.forced
+    for name in ("budgets", "path_budgets", "slot_budgets", "task_budgets"):  # as many free blocks as usual
+        sizes.setdefault(name, tuple(budget + more for budget in getattr(usual, name)))
     return make(spec=spec, seed=args.seed, **sizes)
+
+
+def _spec_of(args: argparse.Namespace) -> BlockSpec:
+    """The cut that options and checkpoint name; its budget is not used."""
+    said = {
+        "block": args.block, "window": args.entry_window, "stride": args.entry_stride, "sink": args.sink,
+        "local": args.local,
+    }  # fmt: skip
+    own = None
+    if Path(args.model).is_dir():
+        from sparda_core.models.own_blocks import own_blocks
+
+        own = own_blocks(args.model).spec
+    usual = own or BlockSpec()
+    forced = sum(getattr(usual, n) if said[n] is None else said[n] for n in ("sink", "local"))
+    options = {"window": "--entry-window", "stride": "--entry-stride"}
+    return settled(
+        {**said, "budget": max(usual.budget, forced + 2)}, own, usual, other=args.other_blocks, options=options
+    )
 
 
 def run(args: argparse.Namespace) -> int:

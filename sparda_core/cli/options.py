@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sparda_core.blocks import FIELDS, OTHER, OTHER_HELP, settled
 from sparda_core.cli.parser import number
 from sparda_core.errors import ConfigError
 from sparda_core.policy import LAST_SELECTION
@@ -63,17 +64,25 @@ def add_spec(parser: argparse.ArgumentParser, spec: BlockSpec, *, of_model: bool
         "--stride", type=POSITIVE, default=left_out(spec.stride), metavar="TOKENS",
         help="tokens between starts of two entries",
     )  # fmt: skip
+    if of_model:
+        add_other_blocks(group)
+
+
+def add_other_blocks(group: argparse._ActionsContainer) -> None:
+    """--other-blocks: options may contradict the checkpoint."""
+    group.add_argument(OTHER, action="store_true", help=OTHER_HELP)
 
 
 def spec_of(args: argparse.Namespace, own: BlockSpec | None = None) -> BlockSpec:
-    """The BlockSpec of parsed options; raises ConfigError where the numbers do not fit together.
+    """The BlockSpec of parsed options; raises ConfigError where the numbers do not fit together, or contradict `own`.
 
-    own  what stands for options that were left out, where the command has them so
+    own  of the checkpoint; stands for options that were left out, where the command has them so
     """
-    said = {name: getattr(args, name) for name in ("block", "window", "stride", "sink", "local", "budget")}
-    if own is not None:
-        said = {name: getattr(own, name) if isinstance(value, Default) else value for name, value in said.items()}
-    return BlockSpec(**said)
+    given = {name: getattr(args, name) for name in FIELDS}
+    if own is None:
+        return BlockSpec(**given)
+    said = {name: None if isinstance(value, Default) else value for name, value in given.items()}
+    return settled(said, own, own, other=getattr(args, "other_blocks", False))
 
 
 def add_combination(parser: argparse.ArgumentParser, *, selector: str, runtime: str) -> None:

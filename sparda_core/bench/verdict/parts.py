@@ -23,7 +23,7 @@ from sparda_core.simulator.step_models import NO_CONTENTION
 from sparda_core.spans import Timeline
 
 BANDWIDTH, EXPOSED, SLOWDOWN = "copy bandwidth while copying", "exposed wait of a mean layer", "slowdown beside copies"
-COMPUTE, COPYING = "compute lane at work", "copies at work"
+COMPUTE, COPYING, HIDDEN = "compute lane at work", "copies at work", "hidden share of copies"
 COPY_ALONE, COPY_BESIDE = "copy bandwidth, alone", "copy bandwidth, beside compute that never ends"
 #: Kinds that others launch along are told with them: a row of a bench may have both under either name.
 _FUSED = {str(Kind.ENTRIES): str(Kind.PROJECT), str(Kind.APPEND): str(Kind.PROJECT), "select": "select and diff",
@@ -77,9 +77,13 @@ def _figure_parts(seen: StepFigures, told: StepFigures) -> Iterator[Part]:
         assert seen.copy_bytes_per_s is not None
         assert told.copy_bytes_per_s is not None
         yield Part(name=BANDWIDTH, unit="B/s", measured=seen.copy_bytes_per_s, predicted=told.copy_bytes_per_s)
+    if seen.hidden_share is not None and told.hidden_share is not None:
+        yield Part(name=HIDDEN, unit="1", measured=seen.hidden_share, predicted=told.hidden_share)
     if layers := len(seen.exposed_by_layer):
         yield Part(name=EXPOSED, unit="s", measured=seen.exposed_s / layers, predicted=told.exposed_s / layers)
     for kind, spent in _grouped(seen.by_kind).items():
+        if kind == Kind.FETCH:  # told as COPYING
+            continue
         predicted = _grouped(told.by_kind).get(kind)
         if predicted and spent:
             yield Part(name=kind, unit="s", measured=spent, predicted=predicted)

@@ -81,6 +81,24 @@ def test_what_the_text_says_of_models_is_in_the_data() -> None:
     assert median_error(bound, "share fixed at start") < median_error(bound)
 
 
+def test_what_the_pages_say_of_host_stores_is_in_the_data() -> None:
+    earlier = FOUND["earlier"]
+    assert earlier is not None
+    stores = {row["step_s"]: row["host_allocated_bytes"] / 2**30 for row in ROWS}
+    early = [cell for cell in earlier.measured if cell.overlaps and cell.stratum in ("link", "balanced")]
+    by_store = [(stores[cell.measured_s or 0.0], cell) for cell in early]
+    assert all(store > 109 for store, cell in by_store if (cell.error() or 0.0) > 0.055)
+    middle = [cell for store, cell in by_store if 62 < store < 65 and cell.stratum == "link"]
+    assert middle
+    assert all(abs(cell.error() or 0.0) < 0.03 for cell in middle)
+    timed = [row for row in ROWS if row.get("copies_beside_s")]
+    beside = {row["key"]: row["moved_bytes"] / row["copies_beside_s"] / 1e9 for row in timed}
+    pool = "churn 10% last-selection x1"
+    for load, low, high in (("b64 32K", 45, 48), ("b56 64K", 36, 39), ("b112 32K", 36, 39)):
+        for method in ("forecast prefetch", "forecast sync"):
+            assert low <= beside[f"{method} {load} {pool}"] <= high
+
+
 def test_what_the_budget_says_of_float8_is_what_is_predicted() -> None:
     steps = {row["key"]: row["step_s"] for row in ROWS}
     pool: dict[str, Any] = {
