@@ -20,7 +20,7 @@ from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.curves import Board, require_tensorboard, write_csv, write_figure
 from sparda_core.distill.final import final_recall, recall_config
 from sparda_core.distill.history import Evaluation, Step
-from sparda_core.distill.options import add_arguments, check_data, command_line, config_of, sources_of
+from sparda_core.distill.options import add_arguments, check_data, command_line, config_of, settle_measured, sources_of
 from sparda_core.distill.parallel import World, joined, own_device
 from sparda_core.distill.planned import show_plan
 from sparda_core.distill.prepare import Need, Prepared, prepare
@@ -45,6 +45,7 @@ __all__ = ["add_arguments", "command_line", "run"]
 
 def run(args: argparse.Namespace) -> int:
     """Train, save, measure recall on held-out text, report. Returns 0; raises SpardaError on bad input."""
+    settle_measured(args)
     config = config_of(args)
     if args.plan:
         show_plan(args, config)

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from sparda_core.blocks import OTHER, OTHER_HELP, settled
-from sparda_core.distill.config import INITS, NOSA, PUBLISHED, REFERENCE_RUN, SCHEDULES, TrainConfig
+from sparda_core.distill.config import CPU_RECIPE, INITS, NOSA, PUBLISHED, REFERENCE_RUN, SCHEDULES, TrainConfig
 from sparda_core.distill.objectives import OBJECTIVES
 from sparda_core.distill.own_states import FORECAST, STATES
 from sparda_core.distill.rows import MODES
@@ -22,6 +22,8 @@ from sparda_core.models.own_blocks import OwnBlocks, own_blocks
 from sparda_core.shapes import BlockSpec
 
 DTYPES = ("bfloat16", "float32")
+#: Options that say how often and on what recall is measured: usually, and with --cpu-recipe.
+MEASURED = {"evaluate_every": (50, 20), "recall_window": (8192, 4096)}
 #: What is read of a folder of text, and of a dataset.
 PATTERN, SPLIT = "**/*", "train"
 #: Options that are fields of TrainConfig: type, choices, help.
@@ -60,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, help="Forecast file to write (.safetensors); others of its name lie beside it")
     add("--model", default="smollm2", help="smollm2, a GGUF file or a checkpoint directory")
     learn = parser.add_argument_group("learning")
+    sizes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in CPU_RECIPE.items())
+    learn.add_argument(
+        "--cpu-recipe", action="store_true", help=f"a run of ten minutes on two cores, unless told otherwise: {sizes}"
+    )
     for name, (kind, choices, words) in FIELDS.items():
         learn.add_argument(_flag(name), dest=name, type=kind, choices=choices, help=_explained(name, words))
     learn.add_argument(
@@ -110,15 +116,33 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--checkpoint", type=Path, help="default: OUT with .checkpoint appended")
     run.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
     run.add_argument("--resume", action="store_true", help="go on from the checkpoint if there is one")
-    run.add_argument("--evaluate-every", type=int, default=50, help="steps between measurements of recall")
+    run.add_argument(
+        "--evaluate-every", type=int, help=f"steps between measurements of recall {_usual('evaluate_every')}"
+    )
     run.add_argument("--evaluate-windows", type=int, default=4, help="held-out windows to measure on; 0: none")
     run.add_argument("--best-by", choices=("oracle", "query"), default="oracle", help="recall that decides the best")
     run.add_argument("--tensorboard", type=Path, help="folder for a TensorBoard log")
     run.add_argument("--results", type=Path, help="write the recall table and how it was made as JSON")
-    run.add_argument("--recall-window", type=int, default=8192, help="tokens of a window of the last table; 0: none")
+    run.add_argument(
+        "--recall-window", type=int, help=f"tokens of a window of the last table; 0: none {_usual('recall_window')}"
+    )
     run.add_argument("--plan", action="store_true", help="show how much memory a step takes, and stop")
     run.add_argument("--shape", help="with --plan: a model by its sizes alone")
     run.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+
+
+def _usual(name: str) -> str:
+    usual, recipe = MEASURED[name]
+    return f"(default: {usual}; CPU recipe: {recipe})"
+
+
+def settle_measured(args: argparse.Namespace) -> None:
+    """Fill in what was left out of MEASURED; raises ConfigError for a recipe that does not fit what it is asked for."""
+    if args.cpu_recipe and args.objective in PUBLISHED:
+        raise ConfigError(f"--cpu-recipe and --objective {args.objective} both set the run's numbers; give one of them")
+    for name, (usual, recipe) in MEASURED.items():
+        if getattr(args, name) is None:
+            setattr(args, name, recipe if args.cpu_recipe else usual)
 
 
 def _flag(name: str) -> str:
@@ -149,6 +173,8 @@ def config_of(args: argparse.Namespace) -> TrainConfig:
     own = OwnBlocks() if getattr(args, "shape", None) else own_blocks(args.model)
     if args.objective == NOSA and own.select_blocks is not None:
         given.setdefault("select_blocks", own.select_blocks)
+    if args.cpu_recipe:
+        given = {**CPU_RECIPE, **given}
     make = TrainConfig.reference if args.objective in PUBLISHED else TrainConfig
     return make(spec=spec_of(args, own.spec), **given)
 

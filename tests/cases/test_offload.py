@@ -19,7 +19,7 @@ from sparda_core.models.tiny import tiny_model
 from sparda_core.plan import Kind
 from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.shapes import BlockSpec
-from tests.agreement.dense_model import DenseRow
+from sparda_core.testing.dense_row import DenseRow
 from tests.agreement.worlds import SHAPE, SPEC, TOKENS
 from tests.gpu.session.test_graphs import disturb, filled, opened, same_outcome, spin
 from tests.gpu.session.test_lanes import SHAPE as LANED

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import torch
 
-from sparda_core.runtime import Session
+from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.session import CpuSession
 from tests.agreement.worlds import SPEC, TOKENS, pair
 
@@ -38,7 +38,7 @@ class State:
     host_bytes: int
 
     @classmethod
-    def of(cls, session: Session) -> State:
+    def of(cls, session: RowSession) -> State:
         """The state now."""
         lengths = tuple(session.length(row) for row in session.rows)
         return cls(lengths, session.spec.budget, session.used_bytes["host"])
@@ -89,7 +89,7 @@ def opened(selector: str, runtime: str, options: Mapping[str, Any]) -> CpuSessio
     return pair(selector, runtime, runtime_options=dict(options), keep_queries=20, threads=1).open_cpu()
 
 
-def told(session: Session, acts: Mapping[str, Act] = ACTS) -> tuple[list[Answer], list[State]]:
+def told(session: RowSession, acts: Mapping[str, Act] = ACTS) -> tuple[list[Answer], list[State]]:
     """Answers, and the state after each act."""
     answers, states = [], []
     for act in acts.values():
@@ -105,7 +105,7 @@ def plainly(selector: str, runtime: str, options: Mapping[str, Any]) -> tuple[li
 
 
 def retold(
-    session: Session, spoilt: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]],
+    session: RowSession, spoilt: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]],
     failures: tuple[type[BaseException], ...], want: tuple[list[Answer], list[State]], *,
     acts: Mapping[str, Act] = ACTS, within: float = 0.0,
 ) -> int:  # fmt: skip

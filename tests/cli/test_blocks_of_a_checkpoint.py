@@ -89,8 +89,8 @@ def test_options_that_contradict_the_checkpoint_are_refused_unless_it_is_meant(
     assert told in said
     assert "leave out, or add --other-blocks" in said
     assert told in refusal("adapt", "--out", tmp_path / "a", "--model", folder, *words, "--steps", "1")
+    common = ("--model", folder, "--max-new-tokens", "2", "--selector", "query", "--runtime", "resident")
     if words[0] != "--entries":
-        common = ("--model", folder, "--max-new-tokens", "2", "--selector", "query", "--runtime", "resident")
         assert told in refusal("generate", "hello", *common, *words)
     parser = argparse.ArgumentParser()
     train_options.add_arguments(parser)

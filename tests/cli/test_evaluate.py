@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
+import attrs
 import pytest
+import torch
 
 from sparda_core.cli.main import main
+from sparda_core.models.tiny import random_weights
 from tests.cli.conftest import Refusal
 from tests.cli.files import Files
+from tests.models import test_nosa as nosa_files
 
 SIZES = (
     "--block", "16", "--entry-window", "16", "--entry-stride", "8", "--local", "1", "--window", "400", "--first", "370",
@@ -115,3 +120,21 @@ def test_methods_that_need_a_token_bias_are_refused_where_the_model_has_none(
     wrong = refusal(*words(tiny, tmp_path / "a", "--methods", "query", "nosa", "nosa-forecast"))
     assert "['nosa', 'nosa-forecast:f.s0', 'nosa-forecast:f.s1'] choose by a token bias" in wrong
     assert "must be >= 9" in refusal(*words(tiny, tmp_path / "a", "--methods", "nosa", "--select-blocks", "7"))
+
+
+def test_a_nosa_checkpoint_is_judged_on_its_own_blocks_with_its_second_stage(
+    tiny: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = attrs.evolve(nosa_files.SHAPE, vocab=256, context=2048)
+    weights = random_weights(shape, seed=1, dtype=torch.float32)
+    folder = nosa_files.write(tmp_path / "nosa", weights, vocab_size=256, max_position_embeddings=2048)
+    shutil.copy(tiny.model / "tokenizer.json", folder)
+    sizes = ("--window", "300", "--first", "270", "--windows", "1", "--samples", "0", "--threads", "1")
+    few = ("--budgets", "7", "9", "--path-budgets", "9", "--slot-budgets", "9")
+    given = ("--model", str(folder), "--text", str(tiny.text), "--out", str(tmp_path / "out"), "--no-plot", "--json")
+    assert main(["evaluate", *given, *sizes, *few]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [m["method"] for m in told["methods"]][-3:] == ["random", "window", "nosa"]
+    spec = {name: told["study"]["config"]["spec"][name] for name in ("block", "window", "stride", "sink", "local")}
+    assert spec == {"block": 8, "window": 4, "stride": 2, "sink": 1, "local": 2}
+    assert {f["method"] for f in told["figures"] if f["metric"] == "kl"} >= {"nosa", "infinigen-released"}

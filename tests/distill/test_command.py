@@ -9,11 +9,13 @@ import shlex
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 
 from sparda_core.distill.command import add_arguments, command_line, run
-from sparda_core.distill.options import FIELDS, config_of
+from sparda_core.distill.config import CPU_RECIPE
+from sparda_core.distill.options import FIELDS, config_of, settle_measured
 from sparda_core.distill.report import machine
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.locks import locked
@@ -77,7 +79,7 @@ def test_the_recorded_command_makes_the_same_run_again(folder: Path) -> None:
     running = {
         "out", "model", "text", "dataset", "mds", "source_tokenizer", "cache", "threads", "shard_model", "checkpoint",
         "checkpoint_every", "resume", "evaluate_every", "evaluate_windows", "best_by", "tensorboard", "results",
-        "recall_window", "plan", "shape", "json",
+        "recall_window", "plan", "shape", "json", "cpu_recipe",
     }  # fmt: skip
     assert vars(args).keys() == {*running, *same, *cut, *FIELDS}
     assert again.entries == "32/16"
@@ -148,6 +150,22 @@ def test_what_would_fail_or_be_lost_after_hours_is_refused_at_once(folder: Path)
     with pytest.raises(OSError, match="is no folder"):
         run(parsed(folder, "--cache", str(folder / "text.txt")))
     assert not list(folder.glob("out.*"))
+
+
+def test_the_recipe_of_a_cpu_sets_sizes_that_options_override(folder: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    model = ["--model", str(folder / "small.gguf")]
+    plain, recipe = (parser.parse_args([*model, *words]) for words in ([], ["--cpu-recipe", "--steps", "7"]))
+    for args in (plain, recipe):
+        settle_measured(args)
+    usual = config_of(plain)
+    assert (usual.teacher, usual.init, usual.objective, usual.lr) == ("fine", "query-mean", "block", 3e-3)
+    assert config_of(recipe) == attrs.evolve(usual, **{**CPU_RECIPE, "steps": 7})
+    assert (plain.evaluate_every, plain.recall_window) == (50, 8192)
+    assert (recipe.evaluate_every, recipe.recall_window) == (20, 4096)
+    with pytest.raises(ConfigError, match="--cpu-recipe and --objective reference both set"):
+        run(parsed(folder, "--cpu-recipe", "--objective", "reference"))
 
 
 def test_a_missing_tensorboard_is_told_before_a_text_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ def toy_model(device: str = "cpu", *, biased: bool = False) -> Model:
 def toy_config(**changes: Any) -> TrainConfig:
     options: dict[str, Any] = {
         "spec": SPEC, "steps": 12, "window": 96, "positions": 24, "first_position": 40, "lr": 0.05, "warmup": 2,
+        "teacher": "coarse",
     }  # fmt: skip
     return TrainConfig(**(options | changes))
 

@@ -172,6 +172,25 @@ def test_infinigen_as_released_scores_keys_in_the_dimensions_that_the_text_befor
             assert rank[group, row].argsort()[: len(order)].tolist() == order
 
 
+def test_the_rotation_is_made_from_the_first_tokens_and_its_dimensions_chosen_by_all_before_the_judged_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparda_core.evaluate.study.path.CALIBRATION", 20)
+    positions = torch.arange(world.FIRST)[None]
+    decoder = world.decoder()
+    q_HTD = decoder.project(0, decoder.embed(world.ids()[None, : world.FIRST]), positions).q[0]
+    skew = scenes(biased=False, channels=3)[0].skew
+    assert skew is not None
+    for group in range(2):
+        mine = q_HTD[2 * group : 2 * group + 2]
+        mean = mine[:, :20].mean(0)
+        _, vectors = torch.linalg.eigh(mean.T @ mean)
+        strength = (mine @ vectors).abs().sum((0, 1))
+        kept = vectors[:, strength.argsort(descending=True)[:3]]
+        # The same directions, in whatever order.
+        torch.testing.assert_close(skew[group] @ skew[group].T, kept @ kept.T)
+
+
 def test_infinigen_as_released_is_calibrated_before_the_first_judged_position() -> None:
     a: list[Scene] = []
     b: list[Scene] = []

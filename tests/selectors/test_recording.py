@@ -42,6 +42,19 @@ def test_a_recording_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
+def test_misses_under_score_and_notes_come_back_too_and_are_checked(tmp_path: Path) -> None:
+    plain = small()
+    shape = (plain.steps, 3, plain.layers, plain.rows, plain.kv_heads)
+    full = attrs.evolve(plain, scored=np.ones(shape, np.int16), notes={"command": "sparda record"})
+    full.save(tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz") == full
+    assert full != plain
+    wrongs: tuple[Any, ...] = (np.ones(shape, np.int32), np.ones(shape[1:], np.int16), np.full(shape, 99, np.int16))
+    for wrong in wrongs:
+        with pytest.raises(RecordingError, match="scored"):
+            attrs.evolve(plain, scored=wrong)
+
+
 def test_the_same_recording_is_the_same_file(tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
         small().save(tmp_path / name)
@@ -205,11 +218,10 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monk
     small().save(tmp_path / "a.npz")
     before = (tmp_path / "a.npz").read_bytes()
 
-    def full(file: Any, **arrays: Any) -> None:
-        file.write(b"half")
+    def full(archive: zipfile.ZipFile, *_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez_compressed", full)
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
     with pytest.raises(OSError, match="No space left"):
         recorded_query().save(tmp_path / "a.npz")
     assert (tmp_path / "a.npz").read_bytes() == before

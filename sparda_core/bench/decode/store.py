@@ -29,6 +29,7 @@ class Settings:
     locality        name of the locality that the traces are drawn from; each cell's churn replaces its own
     seed            of traces and weights
     gpu_memory_gib  cap on device memory; None: all of it
+    recording       name or file of a recording that is played in place of a locality; None: none is
     """
 
     warmup: int = 16
@@ -36,6 +37,7 @@ class Settings:
     locality: str = "hisparse"
     seed: int = 0
     gpu_memory_gib: float | None = None
+    recording: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.steps < 64:

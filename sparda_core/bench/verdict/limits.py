@@ -47,10 +47,9 @@ GPU_LIMITS = (
 )  # fmt: skip
 #: On a CPU, whose cores do other work besides and whose clock moves.
 CPU_LIMITS = (
-    Limit(tier="interpolated", statistic="median", most=0.10), Limit(tier="interpolated", statistic="max", most=0.25),
-    Limit(tier="combination", statistic="median", most=0.15), Limit(tier="combination", statistic="max", most=0.30),
-    Limit(tier="axis", statistic="median", most=0.15), Limit(tier="axis", statistic="max", most=0.30),
-    Limit(tier="slope", statistic="median", most=0.15),
+    Limit(tier="interpolated", statistic="median", most=0.10), Limit(tier="interpolated", statistic="p90", most=0.25),
+    Limit(tier="combination", statistic="median", most=0.10), Limit(tier="combination", statistic="p90", most=0.25),
+    Limit(tier="axis", statistic="median", most=0.10), Limit(tier="axis", statistic="p90", most=0.25),
 )  # fmt: skip
 #: On balanced cells whose plan overlaps, the full model's median error is at most this share of max(copy, compute)'s.
 HALVED = 0.5

@@ -15,7 +15,7 @@ KINDS: Mapping[str, str] = {
     "oracle": "exact attention mass of the layer's own query; reads every key, a measuring stick",
     "query": "per-head softmax of the layer's own query over entries, summed over the group (InfLLM-V2)",
     "infinigen-token": "proxy query against every token's key in all dimensions, raw logits summed over the group",
-    "infinigen-released": "the same in 32 skewed dimensions of each key, chosen from the text before: as released",
+    "infinigen-released": "the same in 32 skewed dimensions of each key, chosen by the text before: as released",
     "infinigen-entry": "proxy query against entries, raw logits summed over the group",
     "infinigen-softmax": "proxy query against entries, per-head softmax, summed over the group",
     "forecast": "one trained projection a KV head of an earlier layer's input, against entries (SparDA)",

@@ -24,7 +24,7 @@ from sparda_core.shapes import BlockSpec
 
 #: Values of a mask held at once, heads x queries x tokens.
 MOST_MASK = {"cuda": 2**28, "cpu": 2**25}
-#: First tokens of a text that choose the dimensions InfiniGen keeps, as in the SparDA release.
+#: First tokens of a text that InfiniGen's rotation is made from, as in the SparDA release.
 CALIBRATION = 2048
 
 Consume = Callable[[Scene], None]
@@ -58,7 +58,8 @@ def run_dense(
     """Run the model densely over a window.
 
     reach    how many earlier layers' inputs a scene shows
-    channels dimensions that InfiniGen keeps of each key, chosen by the first CALIBRATION tokens; 0: it is not asked
+    channels dimensions that InfiniGen keeps of each key: those of a rotation by the first CALIBRATION tokens in which
+             all queries before `first` are strongest; 0: it is not asked
     consume  called with the scene of every layer, in order, at positions first .. T - 1
     """
     view = _View(decoder, ids_T, first, spec, reach)
@@ -131,10 +132,11 @@ def sparse_attention(
 
 def _skewed(p: Projections, first: int, channels: int) -> torch.Tensor:
     """Of the queries before the judged positions, [G, D, C]."""
-    queries = p.q[0, :, : min(first, CALIBRATION)]
+    queries = p.q[0, :, :first]
     return partial_projection(
-        queries.to(wide(queries.dtype)), kv_heads=p.k.shape[1], channels=min(channels, queries.shape[-1])
-    )
+        queries.to(wide(queries.dtype)), kv_heads=p.k.shape[1], channels=min(channels, queries.shape[-1]),
+        rotated_by=CALIBRATION,
+    )  # fmt: skip
 
 
 class _View:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.files import make_folder, parse_json, read_document, write_whole
 
 STUDY, ROWS = "study.json", "rows"
+#: Within which a study that another process has begun has its first file.
+_BEGUN_S = 0.3
 
 
 class Rows:
@@ -51,13 +54,22 @@ class Rows:
 
 def check_ours(folder: Path) -> None:
     """Raise ConfigError for a folder that holds files but no study: nothing of anybody else's is written over."""
-    if folder.is_dir() and not (folder / STUDY).exists():
-        others = sorted(path.name for path in folder.iterdir() if path.name != ROWS)
-        if others or any((folder / ROWS).glob("*")):
-            raise ConfigError(
-                f"folder {str(folder)!r} holds {others[0] if others else ROWS!r} and no {STUDY}: it is no study's; "
-                "name a fresh or empty folder with --out"
-            )
+    if _foreign(folder):
+        time.sleep(_BEGUN_S)  # several processes that share a study may be making the folder at this moment
+    found = _foreign(folder)
+    if found:
+        raise ConfigError(
+            f"folder {str(folder)!r} holds {found!r} and no {STUDY}: it is no study's; name a fresh or empty folder "
+            "with --out"
+        )
+
+
+def _foreign(folder: Path) -> str:
+    """A file of a folder that is no study's, or no name."""
+    if not folder.is_dir() or (folder / STUDY).exists():
+        return ""
+    named = sorted(path.name for path in folder.iterdir() if path.name != ROWS and not path.name.startswith("."))
+    return named[0] if named else ROWS if any((folder / ROWS).glob("[!.]*")) else ""
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -47,8 +47,9 @@ ACTS: dict[str, Act] = QUICK if not ON_GPU else {
     "add": QUICK["add"], "prefill": QUICK["prefill"], "step": step(5), "captured": step(6), "replayed": step(7),
     "fork": QUICK["fork"], "step of both": step(1, 2), "captured for two": step(3, 4), "crop": QUICK["crop"],
     "step after a crop": step(5, 6), "more blocks": quietly(lambda s: s.set_budget(SPEC.budget + 1)),
-    "with more blocks": step(7, 8), "captured again": step(9, 9), "adopt": QUICK["adopt"], "step of three": step(1, 2, 3),
-    "retire": QUICK["retire"], "step of the rest": step(3, 1), "replayed again": step(4, 1),
+    "with more blocks": step(7, 8), "captured again": step(9, 9), "adopt": QUICK["adopt"],
+    "step of three": step(1, 2, 3), "retire": QUICK["retire"], "step of the rest": step(3, 1),
+    "replayed again": step(4, 1),
 }  # fmt: skip
 #: What runs kernels is cut on a GPU alone.
 CUT = tuple(ACTS) if ON_GPU else tuple(name for name in ACTS if name not in ("prefill", "step of two"))
