@@ -81,6 +81,27 @@ def test_what_the_text_says_of_models_is_in_the_data() -> None:
     assert median_error(bound, "share fixed at start") > median_error(bound) + 0.1
 
 
+def test_what_the_page_says_of_the_drawn_cells_is_in_the_data() -> None:
+    main = FOUND["main"]
+    assert main is not None
+    timed = [cell for cell in main.cells if cell.measured_s is not None]
+    assert (len(main.cells), len(timed)) == (62, 44)
+    assert sum(cell.tier in ("combination", "axis") for cell in timed) == 27
+    assert sum(cell.tier == "interpolated" for cell in timed) == 9
+    graph = [cell for cell in main.measured if cell.stratum != HOST]
+    assert all(abs((cell.error() or 0.0) - (cell.replay_error or 1.0)) < 0.0025 for cell in main.measured)
+    refused = [cell for cell in timed if cell.error() is None]
+    assert [cell.of.ctas for cell in refused] == [12, 16, 16]
+    errors = {early: [cell.error() or 0.0 for cell in graph if cell.overlaps == early] for early in (True, False)}
+    assert min(errors[False]) > -0.01
+    assert max(errors[False]) < 0.065
+    bound = [cell.error() or 0.0 for cell in graph if cell.overlaps and cell.stratum != "compute"]
+    assert -0.05 < min(bound) < max(bound) < 0.01
+    steps = {cell.of.ctas: cell.measured_s or 0.0 for cell in timed if cell.tier == "sweep" and cell.of.engine == "uva"}
+    for ctas, says in ((None, "10.6"), (8, "9.7"), (16, "14.0")):
+        assert f"{1e3 * steps[ctas]:.1f}" == says
+
+
 def test_what_the_budget_says_of_copies_beside_compute_is_in_the_data() -> None:
     timed = [row for row in ROWS if row.get("copies_beside_s")]
     beside = {row["key"]: row["moved_bytes"] / row["copies_beside_s"] / 1e9 for row in timed}
