@@ -18,6 +18,7 @@ from sparda_core.runtimes.session_options import ComputeThreads
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.testing.law import LawBroken, Verdict, told
+from sparda_core.testing.laws_of_device import require_runnable
 from sparda_core.testing.machine import MOST_ROWS, run_machine
 from sparda_core.testing.runtime_laws import RUNTIME_LAWS, RuntimeBroken
 from sparda_core.testing.scripted import Script, Scripted
@@ -155,6 +156,7 @@ class _Judged:
         return pair.open(**{"threads": 1, **options})
 
     def _there(self, chosen: Selector, shape: ModelShape, lead: int) -> Session:
+        require_runnable(self.device)
         model = tiny_model(shape, seed=1, dtype=torch.float32, lead=lead, device=self.device)
         pair = compose(model, chosen, self.runtime, spec=self.spec, page_blocks=2, places=MOST_ROWS, tokens=160)
         return pair.open(**self.session_options)
