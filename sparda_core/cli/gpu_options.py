@@ -102,8 +102,9 @@ def check_cpu(args: argparse.Namespace) -> None:
 
 
 def check_gpu(args: argparse.Namespace) -> None:
-    """Raise ConfigError where an option of a CPU session was given, UnknownNameError for an engine that is none."""
+    """Raise ConfigError for an option of a CPU session, or one that no GPU could take."""
     if any(getattr(args, name, None) is not None for name in ("threads", "link_gb_s")):
         raise ConfigError(OF_A_CPU)
     if args.gpu_engine not in (None, *GpuProfile.engines):
         raise UnknownNameError(what="engine", name=args.gpu_engine, known=GpuProfile.engines)
+    gpu_options(args)

@@ -25,8 +25,11 @@ def read(args: argparse.Namespace) -> ReadModel:
 
     from sparda_core.models.load import check_device, read_model
 
+    if args.device == "cpu":
+        check_cpu(args)
+    else:
+        check_gpu(args)
     check_device(args.device)
-    (check_cpu if args.device == "cpu" else check_gpu)(args)
     with console(sys.stderr).status(f"loading {args.model}"):
         return read_model(args.model, forecast=args.forecast, dtype=getattr(torch, args.dtype or "float32"))
 
