@@ -70,7 +70,7 @@ def check_runtime(
             failed = None if found is None else judged.shortest(*found)
         if failed is not None:
             raise judged.broken(*failed, runtime) from failed[1]
-    waived = {} if judged.on_cpu else dict.fromkeys(_LOOKS_INSIDE, "a GPU session is not looked into")
+    waived = {} if judged.looked_into else dict.fromkeys(_LOOKS_INSIDE, "its session is no CpuSession to look into")
     held = tuple(law for law in RUNTIME_LAWS if law not in waived)
     return Verdict(held=held, waived=waived, trials=judged.opened)
 
@@ -105,6 +105,7 @@ class _Judged:
     session_options: dict[str, Any]
     device: str
     opened: int = 0
+    looked_into: bool = False
 
     @property
     def on_cpu(self) -> bool:
@@ -146,10 +147,12 @@ class _Judged:
                 session.close()
             raise
         self.opened += 1
-        return Stage(
+        stage = Stage(
             model, sessions, spec=self.spec, tolerance=1e-9 if self.on_cpu else 5e-4, script=script,
             twins={} if self.on_cpu else {"judged": "twin"},
         )  # fmt: skip
+        self.looked_into = "judged" in stage.watches
+        return stage
 
     def _here(self, model: Model, chosen: Selector, runtime: Runtime, options: Mapping[str, Any]) -> Session:
         pair = compose(model, chosen, runtime, spec=self.spec, page_blocks=2)
