@@ -1,6 +1,6 @@
 """Property tests with many more examples than `make test` has time for, file by file, within a number of minutes.
 
-usage: python -m benchmarks.nightly [WORD ...] [--minutes N] [--out FILE] [--resume] [--json]
+usage: python -m benchmarks.nightly [WORD ...] [--minutes N] [--examples N] [--out FILE] [--resume] [--json]
 
 Each file runs in a process of its own under the hypothesis profile `nightly` (1,000 examples a test). A file that is
 not done in its share of the minutes is stopped, which is no failure: what it tried until then held. What failed is kept
@@ -33,8 +33,9 @@ OUT = ROOT / "benchmarks" / "results" / "nightly.json"
 PASSED, FAILED, STOPPED = "passed", "failed", "stopped"
 #: A file is given at least so long: collecting it and compiling what it needs takes a while.
 LEAST_S = 20.0
-_EXAMPLES = re.compile(r"(\d+) passing examples?")
-_COUNTS = re.compile(r"(\d+) (passed|failed)")
+_EXAMPLES = re.compile(r"- (\d+) passing")
+#: What pytest prints of tests that ended, a letter each.
+_LETTERS = re.compile(r"^[.sxXFE]+(?=\s|$)", re.MULTILINE)
 _FAILURE = re.compile(r"^FAILED (\S+)(?: - (.*))?$", re.MULTILINE)
 
 
@@ -47,8 +48,8 @@ class Outcome:
     """One file.
 
     result    passed, failed, or stopped when its time was over, with nothing failed until then
-    tests     that ended; of a file that was stopped, nobody knows
-    examples  that passed in them, as hypothesis counts
+    tests     that ended, those of them included that hypothesis does not drive
+    examples  that passed, as hypothesis counts; it tells at the end, hence 0 for a file that was stopped
     failures  node id and first line of each failure
     says      the end of what pytest printed, where something failed
     """
@@ -74,13 +75,16 @@ def property_files(words: Sequence[str] = (), root: Path = ROOT) -> list[str]:
     return chosen
 
 
-def run_file(file: str, limit_s: float) -> Outcome:
+def run_file(file: str, limit_s: float, examples: int = 1000) -> Outcome:
     """Run one file for at most so long."""
     command = [
         sys.executable, "-m", "pytest", file, "-q", "-m", "not gpu and not model", "--hypothesis-show-statistics",
         "-p", "no:cacheprovider", "--tb=short",
     ]  # fmt: skip
-    env = {**os.environ, "SPARDA_TEST_PROFILE": "nightly", "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+    env = {
+        **os.environ, "SPARDA_TEST_PROFILE": "nightly", "SPARDA_TEST_EXAMPLES": str(examples), "OMP_NUM_THREADS": "1",
+        "COLUMNS": "400",
+    }  # fmt: skip
     began_s = time.monotonic()
     with subprocess.Popen(
         command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -101,9 +105,9 @@ def outcome_of(file: str, code: int | None, said: str, took_s: float) -> Outcome
     failures = tuple((test, why or "") for test, why in _FAILURE.findall(said))
     # pytest's 5: no test is left after `not gpu and not model`
     result = FAILED if failures or code not in (None, 0, 5) else STOPPED if code is None else PASSED
-    counts = {what: int(number) for number, what in _COUNTS.findall(said[-400:])}
+    ended = "".join(_LETTERS.findall(said))
     return Outcome(
-        file=file, result=result, tests=sum(counts.values()), examples=sum(map(int, _EXAMPLES.findall(said))),
+        file=file, result=result, tests=len(ended) - ended.count("s"), examples=sum(map(int, _EXAMPLES.findall(said))),
         took_s=round(took_s, 1), failures=failures, says=said[-3000:] if result == FAILED else "",
     )  # fmt: skip
 
@@ -123,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nightly", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("words", nargs="*", metavar="WORD", help="only files with one of these words in their path")
     parser.add_argument("--minutes", type=float, default=480, help="for all files together (default: 480)")
+    parser.add_argument("--examples", type=int, default=1000, metavar="N", help="a test (default: 1000)")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="where the outcome is kept")
     parser.add_argument("--resume", action="store_true", help="keep what passed in --out")
     parser.add_argument("--json", action="store_true", help="print the document")
@@ -145,19 +150,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(files: Sequence[str], args: argparse.Namespace, screen: Console) -> dict[str, object]:
     if not 0 < args.minutes < 10_000:
         raise ConfigError(f"minutes={args.minutes:g} must be between 0 and 10,000")
+    if args.examples < 1:
+        raise ConfigError(f"examples={args.examples} must be >= 1")
     kept = {file: one for file, one in read_outcomes(args.out).items() if one.result == PASSED} if args.resume else {}
     done = [kept[file] for file in files if file in kept]
     todo = [file for file in files if file not in kept]
     ends_s, about = time.monotonic() + 60 * args.minutes, provenance()
-    document = _document(done, about, args.minutes)
+    document = _document(done, about, args)
     with Progress(console=screen, transient=True) as bars:
         bar = bars.add_task("files", total=len(todo))
         for number, file in enumerate(todo):
             # What fast files leave over is the others'.
             limit_s = max(LEAST_S, (ends_s - time.monotonic()) / (len(todo) - number))
-            done.append(run_file(file, limit_s))
+            done.append(run_file(file, limit_s, args.examples))
             last = done[-1]
-            document = _document(done, about, args.minutes)
+            document = _document(done, about, args)
             write_whole(args.out, json.dumps(document, indent=1) + "\n")
             screen.print(f"{last.result:7} {file} ({last.examples} examples, {last.took_s:.0f} s)", markup=False)
             for test, why in last.failures:
@@ -166,10 +173,11 @@ def _run(files: Sequence[str], args: argparse.Namespace, screen: Console) -> dic
     return document
 
 
-def _document(done: Sequence[Outcome], about: dict[str, object], minutes: float) -> dict[str, object]:
+def _document(done: Sequence[Outcome], about: dict[str, object], args: argparse.Namespace) -> dict[str, object]:
     results = [one.result for one in done]
     return {
-        "what": "property tests under the hypothesis profile `nightly`", "minutes": minutes,
+        "what": "property tests under the hypothesis profile `nightly`", "minutes": args.minutes,
+        "examples_a_test": args.examples,
         **{name: results.count(name) for name in (PASSED, FAILED, STOPPED)},
         "examples": sum(one.examples for one in done), "files": [attrs.asdict(one) for one in done],
         "provenance": about,

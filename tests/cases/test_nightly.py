@@ -12,13 +12,14 @@ from benchmarks.nightly import FAILED, PASSED, STOPPED, Outcome, main, outcome_o
 from sparda_core.errors import ConfigError
 
 SAID = """
+..s.                                                                     [100%]
 tests/a.py::test_x:
 
   - during generate phase (0.10 seconds):
-    - 100 passing examples, 0 failing examples, 3 invalid examples
+    - 100 passing, 0 failing, and 3 invalid test cases
 
 tests/a.py::test_y:
-    - 1 passing example, 0 failing examples
+    - 1 passing, 0 failing, and 0 invalid test cases
 
 3 passed in 4.00s
 """
@@ -37,7 +38,7 @@ def test_files_of_property_tests_are_found_and_chosen_by_words() -> None:
 def test_an_outcome_says_what_was_tried_and_what_failed() -> None:
     good = outcome_of("tests/a.py", 0, SAID, 4.0)
     assert (good.result, good.tests, good.examples, good.failures) == (PASSED, 3, 101, ())
-    assert outcome_of("tests/a.py", None, "", 20.0).result == STOPPED
+    assert outcome_of("tests/a.py", None, "..", 20.0) == Outcome(file="tests/a.py", result=STOPPED, tests=2, took_s=20)
     assert outcome_of("tests/a.py", 5, "no tests ran", 1.0).result == PASSED
     bad = outcome_of("tests/a.py", 1, BROKEN, 1.0)
     assert (bad.result, bad.failures) == (FAILED, (("tests/a.py::test_x", "assert 1 == 2"),))
@@ -50,7 +51,7 @@ def test_outcomes_are_kept_file_by_file_and_gone_on_with(
 ) -> None:
     ran: list[str] = []
 
-    def run(file: str, limit_s: float) -> Outcome:
+    def run(file: str, limit_s: float, examples: int) -> Outcome:
         ran.append(file)
         return Outcome(file=file, result=FAILED if "files" in file and len(ran) == 1 else PASSED, examples=7)
 
@@ -63,6 +64,7 @@ def test_outcomes_are_kept_file_by_file_and_gone_on_with(
     assert len(ran) == 2, "what failed is run again, what passed is not"
     assert read_outcomes(out)["tests/cases/test_files.py"].examples == 7
     assert main(["--minutes", "0", "--out", str(out)]) == 2
+    assert main(["--examples", "0", "--out", str(out)]) == 2
     out.write_text("[]")
     assert main(["cases/test_files", "--out", str(out), "--resume"]) == 2
 

@@ -75,9 +75,13 @@ def _calls(word: str) -> Iterator[tuple[str, str]]:
 
 
 def test_nothing_is_copied_to_the_host_without_waiting() -> None:
-    """Three copies do not wait, each to the device or into memory that a synchronisation follows; no other may come."""
+    """Four copies do not wait, each to the device or into memory that a synchronisation follows; no other may come."""
     assert list(_calls("non_blocking")) == [
         ("bench/decode/measure.py", "part.copy_(drawn[:part.numel()], non_blocking=True)"),
+        (
+            "bench/validate/background.py",
+            "self._target.copy_(self._sources[at % len(self._sources)], non_blocking=True)",
+        ),
         ("runtimes/gpu/engines.py", "arrived.copy_(gathered, non_blocking=True)"),
         ("runtimes/gpu/upload.py", "target.copy_(staged, non_blocking=True)"),
     ]
