@@ -28,9 +28,7 @@ from sparda_core.whatif.scenario import Scenario
 ROOT = Path(__file__).parents[1]
 DATE = "2026-11-30"
 RESULTS, IMAGES, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "images", ROOT / "docs" / "lookahead.md"
-DATA, POINTS, STEPS = (
-    RESULTS / f"{DATE}-{name}" for name in ("lookahead.json", "lookahead.csv", "decode-h200.json")
-)  # fmt: skip
+DATA, POINTS = (RESULTS / f"{DATE}-{name}" for name in ("lookahead.json", "lookahead.csv"))
 #: Recorded steps that are played one after the other, to see what bursts of misses do to a gain.
 STEPS_PLAYED = 48
 FIGURES = ("lookahead", "lookahead-machines", "lookahead-contexts")
@@ -51,9 +49,15 @@ def main() -> int:
         if not args.publish and (code := sparda(command)):
             return code
         publish(args.out)
-    write_whole(PAGE, filled(PAGE.read_text(), json.loads(DATA.read_text()), json.loads(STEPS.read_text())))
+    write_whole(PAGE, filled(PAGE.read_text(), json.loads(DATA.read_text()), steps()))
     print(f"{PAGE} filled")
     return 0
+
+
+def steps() -> list[dict[str, Any]]:
+    """Measured steps: those of the decode page, and of recordings where `sparda bench decode --recording` was kept."""
+    runs = [RESULTS / f"{DATE}-decode-h200.json", *sorted(RESULTS.glob("*-decode-recorded-*.json"))]
+    return [json.loads(path.read_text()) for path in runs]
 
 
 def publish(folder: Path) -> None:

@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import secrets
 import stat
 import tempfile
 import tomllib
@@ -41,18 +42,16 @@ def whole_file(path: Path) -> Iterator[Path]:
     raises  OSError when the folder is missing, there is no room or no permission, or `path` is no file.
     """
     target = target_of(path)
+    # Named before it is there: an interrupt right after it was made finds it, too.
+    part = target.parent / f".{target.name}.{secrets.token_hex(8)}.part"
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    except OSError as wrong:  # it names the file beside, which nobody asked for
-        raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong
-    os.close(handle)
-    part = Path(name)
-    try:
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         yield part
         part.chmod(0o644)
         part.replace(target)
     except OSError as wrong:
-        if wrong.filename is None or wrong.filename == name:  # a full disk names no file, a rename the one beside
+        # A full disk names no file, what goes wrong with the file beside that one, which nobody asked for.
+        if wrong.filename is None or os.fspath(wrong.filename) == str(part):
             raise OSError(wrong.errno, wrong.strerror or str(wrong), str(path)) from wrong
         raise
     finally:

@@ -10,11 +10,14 @@ import importlib
 import json
 import os
 import sys
+import traceback
 
 #: What most tests load first; several seconds that every run is spared.
 LIBRARIES = (
     "numpy", "torch", "numba", "hypothesis", "hypothesis.stateful", "pytest", "simpy", "attrs", "rich.progress",
 )  # fmt: skip
+#: hypothesis has a plug-in for pytest, which would rather load it itself.
+_QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def main() -> None:
@@ -41,10 +44,12 @@ def _run(log: str, arguments: list[str]) -> None:
         for stream in (1, 2):
             os.dup2(out, stream)
         pytest = importlib.import_module("pytest")
-        code = int(pytest.main(arguments))
+        code = int(pytest.main([*_QUIET, *arguments]))
+    except BaseException:  # noqa: BLE001 - told in the log; the code says that pytest failed
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
         os._exit(code)
 
 

@@ -7,29 +7,27 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
-from sparda_core.bench.decode.cell import Cell
+from sparda_core.bench.lookahead_data import MEDIAN, Steps, shares, table_of
+from sparda_core.bench.lookahead_measured import measured_gains
+from sparda_core.bench.lookahead_words import answer, left, short
 from sparda_core.errors import ConfigError
 from sparda_core.selectors.recording import load
 from sparda_core.selectors.shipped import recording_names
 from sparda_core.simulator.trace_facts import recorded_facts
 from sparda_core.whatif.figures import axis_label
-from sparda_core.whatif.lookahead import AHEAD, HEADLINE, PAPER, PAYS, SAME
-from sparda_core.whatif.scenario import Scenario
+from sparda_core.whatif.lookahead import HEADLINE, PAYS
 
 _PLACE = re.compile(r"(<!-- (?:table|text): ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HEADLINE_CONTEXT = 2**17
-Table = list[dict[str, Any]]
 #: Title of the table of gains step by step, which the study itself has not.
 BURSTS = "Recorded steps one after the other beside their mean"
 
 
-def filled(page: str, study: Mapping[str, Any], steps: Mapping[str, Any]) -> str:
+def filled(page: str, study: Mapping[str, Any], steps: Steps) -> str:
     """The page with every place as the data make it.
 
     study  what `sparda whatif --study lookahead --out DIR` leaves as DIR/study.json, with or without its points
-    steps  rows of `sparda bench decode`
+    steps  what runs of `sparda bench decode` left as decode.json
     Raises ConfigError for a place that is not known.
     """
 
@@ -41,50 +39,14 @@ def filled(page: str, study: Mapping[str, Any], steps: Mapping[str, Any]) -> str
     return _PLACE.sub(fill, page)
 
 
-def table_of(study: Mapping[str, Any], start: str) -> Table:
-    """Rows of the study's table whose title starts so; raises ConfigError where there is not one."""
-    found = [table["rows"] for table in study["tables"] if table["title"].startswith(start)]
-    if len(found) != 1:
-        raise ConfigError(f"the study has {len(found)} tables called {start!r}; want one: run it again")
-    return list(found[0])
-
-
-def shares(study: Mapping[str, Any], by: str = "") -> Table:
-    """The table of shares by trace, `by` (a machine, a context) and pool."""
-    names = f"trace, {by}, pool" if by else "trace, pool"
-    return table_of(study, f"What lookahead adds: {AHEAD} by {SAME}, by {names}")
-
-
-def answer(study: Mapping[str, Any], _: Mapping[str, Any]) -> str:
-    """Shares of cells in words."""
-    told = shares(study)
-    traces = list(dict.fromkeys(row["trace"] for row in told))
-    at = {(row["trace"], row["pool"]): row for row in told}
-    lines = []
-    for pool, words in ((PAPER, "the last selection alone"), ("2x lru", "twice as many"), ("4x lru", "four times")):
-        each = ", ".join(
-            f"{100 * at[trace, pool]['share']:.0f} % (median {at[trace, pool]['times as fast, median']:.2f} times)"
-            for trace in traces
-        )
-        lines.append(f"- {words} (`{pool}`): {each};")
-    lines[-1] = f"{lines[-1][:-1]}."
-    cells = at[traces[0], PAPER]["cells"]
-    names = ", ".join(f"`{trace}`" for trace in traces)
-    head = (
-        f"Of {cells} cells (six machines, 32K to 1M tokens, 1 to 64 rows) lookahead makes steps "
-        f"{100 * PAYS - 100:.0f} % faster or more, under {names} and with these slots, in\n\n"
-    )
-    return head + "\n".join(lines)
-
-
-def shares_table(study: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+def shares_table(study: Mapping[str, Any], _: Steps) -> str:
     """One line a trace and pool, over all cells."""
-    columns = ("pays (5% or more)", "share", "times as fast, median", "times as fast", "blocks moved per row")
-    head = ("trace", "slots", "pays", "share", "times as fast, median", "least to most", "blocks moved a row and step")
+    columns = ("pays (5% or more)", "share", MEDIAN, "times as fast", "blocks moved per row")
+    head = ("trace", "slots", "pays", "share", MEDIAN, "least to most", "blocks moved a row and step")
     return _table(head, ([row["trace"], row["pool"], *(_cell(row[name]) for name in columns)] for row in shares(study)))
 
 
-def _across(study: Mapping[str, Any], _: Mapping[str, Any], *, by: str) -> str:
+def _across(study: Mapping[str, Any], _: Steps, *, by: str) -> str:
     """Traces and pools down, what is varied across: the share of cells in which it pays, and the median gain."""
     rows = shares(study, by)
     labels = list(dict.fromkeys(row[by] for row in rows))
@@ -99,10 +61,10 @@ def _across(study: Mapping[str, Any], _: Mapping[str, Any], *, by: str) -> str:
 def _share(row: Mapping[str, Any] | None) -> str:
     if row is None or row["share"] is None:
         return "-"
-    return f"{row['share']:.0%}, {row['times as fast, median']:.2f}"
+    return f"{row['share']:.0%}, {row[MEDIAN]:.2f}"
 
 
-def _by_batch(study: Mapping[str, Any], _: Mapping[str, Any], *, start: str) -> str:
+def _by_batch(study: Mapping[str, Any], _: Steps, *, start: str) -> str:
     """Gains on the H200 at 128K tokens, batches across."""
     rows = [
         row for row in table_of(study, start)
@@ -113,15 +75,15 @@ def _by_batch(study: Mapping[str, Any], _: Mapping[str, Any], *, start: str) -> 
     return _table(("trace", "slots", *batches), lines)
 
 
-def instead_table(study: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+def instead_table(study: Mapping[str, Any], _: Steps) -> str:
     """One line a trace and pool: where slots alone beat lookahead on the last selection."""
     rows = table_of(study, "Slots in place of lookahead")
-    columns = ("slots are faster", "share", "times as fast, median", "times as fast")
+    columns = ("slots are faster", "share", MEDIAN, "times as fast")
     head = ("trace", "slots", *columns[:-1], "least to most")
     return _table(head, ([row["trace"], row["pool"], *(_cell(row[name]) for name in columns)] for row in rows))
 
 
-def changes_table(study: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+def changes_table(study: Mapping[str, Any], _: Steps) -> str:
     """Where lookahead begins and stops to pay on the H200 at 128K tokens: along the link with 16 rows, along rows."""
     start = f"Where lookahead gains {PAYS - 1:.0%} or more over the same selector without it, as "
     told = "changes (within 1 %)"
@@ -136,68 +98,31 @@ def changes_table(study: Mapping[str, Any], _: Mapping[str, Any]) -> str:
     )  # fmt: skip
 
 
-def measured_table(_: Mapping[str, Any], steps: Mapping[str, Any]) -> str:
+def measured_table(_: Mapping[str, Any], steps: Steps) -> str:
     """One line a load that was measured with and without lookahead: both steps, the gain, and what is predicted."""
     return _table(
-        ("cell", "without, ms", "with, ms", "gain, measured", "gain, predicted"),
+        ("trace", "cell", "without, ms", "with, ms", "gain, measured", "gain, predicted"),
         (
-            [_load(one.after), _ms(one.before), _ms(one.after), f"{one.gain:.2f}", f"{one.predicted:.2f}"]
-            for one in measured_gains(steps["rows"])
+            [_trace(run), _load(one.after), _ms(one.before), _ms(one.after), f"{one.gain:.2f}", f"{one.predicted:.2f}"]
+            for run in steps for one in measured_gains(run)
         ),
-    )
+    )  # fmt: skip
 
 
-@attrs.frozen(kw_only=True)
-class MeasuredGain:
-    """Rows of one load without and with lookahead, and what is predicted of their ratio."""
-
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    predicted: float
-
-    @property
-    def gain(self) -> float:
-        """Times as fast, measured."""
-        return float(self.before["step_s"] / self.after["step_s"])
-
-
-def measured_gains(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredGain]:
-    """Every load that was measured both ways; one selector, one pool, one graph a step."""
-    plain = [row for row in rows if "step_s" in row and row["selector"] == "forecast" and _plain(row)]
-    sides = {
-        runtime: {tuple(row[name] for name in _LOAD[2:]): row for row in plain if row["runtime"] == runtime}
-        for runtime in ("offload-sync", "offload-prefetch")
-    }
-    found = [
-        MeasuredGain(before=before, after=after, predicted=_predicted_s(before) / _predicted_s(after))
-        for load_, after in sides["offload-prefetch"].items()
-        if (before := sides["offload-sync"].get(load_)) is not None
-    ]
-    return sorted(found, key=lambda one: (-one.before["context"], one.before["slots"], one.before["batch"]))
-
-
-def _plain(row: Mapping[str, Any]) -> bool:
-    """Whether it differs from the usual cell in its load alone."""
-    return Cell.of(row) == Cell(**{name: row[name] for name in _LOAD})
+def _trace(run: Mapping[str, Any]) -> str:
+    settings = run["settings"]
+    return str(settings.get("recording") or settings["locality"]).removeprefix("smollm2/")
 
 
 def _ms(row: Mapping[str, Any]) -> str:
     return f"{1e3 * row['step_s']:.2f}"
 
 
-_LOAD = ("selector", "runtime", "batch", "context", "churn", "policy", "slots")
-
-
-def _predicted_s(row: Mapping[str, Any]) -> float:
-    given = {name: row[name] for name in ("selector", "runtime", "batch", "context", "churn", "policy")}
-    return Scenario(locality="hisparse", slot_factor=row["slots"], **given).predict().step_s
-
-
 def _load(row: Mapping[str, Any]) -> str:
     return f"{row['batch']} x {_short(row['context'])}, churn {row['churn']:.0%}, {row['slots']:g}x {row['policy']}"
 
 
-def bursts_table(study: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+def bursts_table(study: Mapping[str, Any], _: Steps) -> str:
     """One line a pool: the gain of the mean step and of steps one after the other, batches across."""
     rows = table_of(study, BURSTS)
     batches = list(dict.fromkeys(row["batch"] for row in rows))
@@ -244,7 +169,9 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
-PLACES: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
+PLACES: Mapping[str, Callable[[Mapping[str, Any], Steps], str]] = {
+    "short": short,
+    "left": left,
     "answer": answer,
     "shares": shares_table,
     "machines": functools.partial(_across, by="machine"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.cell import EARLY, Cell, core_cells
+from sparda_core.bench.decode.cell import EARLY, Cell, core_cells, recorded_cells
 from sparda_core.bench.decode.report import COLUMNS, GAINS, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import SEED, add_json
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--locality", default="hisparse", metavar="NAME|FILE", help="where the traces' reuse is from")
     how.add_argument(
         "--recording", metavar="NAME|FILE",
-        help="play selections of a real run in place of a locality, at its churn; rows of 128K tokens hold the shipped",
+        help="play selections of a real run in place of a locality: Forecast cells with 1, 2 and 4 selections of slots",
     )  # fmt: skip
     how.add_argument(
         "--gpu-memory-gib", type=number(float, least=1), metavar="GIB",
@@ -116,7 +116,7 @@ def _tell(document: dict[str, Any], *, as_json: bool) -> None:
 
 def chosen(args: argparse.Namespace) -> list[Cell]:
     """The cells that the options name; raises ConfigError where none is left."""
-    known = core_cells()
+    known = core_cells() if args.recording is None else _at_churn_of(args.recording)
     # "b1" is the batch of one, not the beginning of "b16": parts of words count where no cell has the whole word.
     whole = {word for word in args.only if any(word in cell.key.split() for cell in known)}
     cells = [
@@ -127,15 +127,13 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
     ][: args.most]
     if not cells:
         raise ConfigError(f"no cell has all of {args.only} in its name; `sparda bench decode --list` shows them")
-    if args.recording is not None:
-        cells = _at_churn_of(args.recording, cells)
     return [attrs.evolve(cell, early=early) for cell in cells for early in args.early or (None,)]
 
 
-def _at_churn_of(recording: str, cells: Sequence[Cell]) -> list[Cell]:
-    """Offloading cells under the churn of the recording that they will play; each once."""
-    churn = Scenario(recording=recording).churn_share()
-    return list(dict.fromkeys(attrs.evolve(cell, churn=churn) if cell.offloads else cell for cell in cells))
+def _at_churn_of(recording: str) -> list[Cell]:
+    """Cells named by the churn of the recording that they will play."""
+    churn = round(Scenario(recording=recording).churn_share(), 4)
+    return [attrs.evolve(cell, churn=churn) for cell in recorded_cells()]
 
 
 def measure_all(

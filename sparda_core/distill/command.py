@@ -29,7 +29,7 @@ from sparda_core.distill.sharded import ShardedDecoder
 from sparda_core.distill.sources import Documents
 from sparda_core.distill.teachers import Grid
 from sparda_core.distill.texts import training_documents
-from sparda_core.distill.train import Habits, TrainResult, check_stages, train
+from sparda_core.distill.train import Habits, TrainResult, as_forecast, check_stages, initial_weights, train
 from sparda_core.distill.validation import Validation
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.files import check_folder
@@ -206,6 +206,9 @@ class _Run:
             evaluate_every=args.evaluate_every, best_by=args.best_by, on_best=keep, on_step=show,
             base_model=self.model.name,
         )  # fmt: skip
+        begun = habits.resume and habits.checkpoint is not None and habits.checkpoint.exists()
+        if validate is not None and not begun:  # where it starts, so that what is learnt can be seen
+            evaluate(as_forecast(initial_weights(self.decoder, config), config.lead), 0)
         return train(self.decoder, prepared.train, config, habits, world=self.world)
 
     def _write(self, forecast: ForecastWeights, result: TrainResult) -> None:

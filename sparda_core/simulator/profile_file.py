@@ -53,6 +53,16 @@ def parse_profile(text: str, *, where: str = "profile") -> Profile:
     return _sound(_parse(text, where), where)
 
 
+def gpu_profile_of(table: Mapping[str, Any], where: str) -> GpuProfile:
+    """A GPU's profile from its file's table, `device` left out, with everything added that it may leave out.
+
+    Raises ProfileError that names `where` and the field, and for numbers against physics.
+    """
+    profile = _sound(_build(GpuProfile, completed(table), where), where)
+    assert isinstance(profile, GpuProfile)
+    return profile
+
+
 def _read(name: str | Path) -> tuple[Profile, str]:
     path = Path(name)
     if path.suffix != ".toml":

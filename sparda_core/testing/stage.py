@@ -42,7 +42,9 @@ class Stage:
         self.dense: dict[int, DenseRow] = {}
         self.story: list[Step] = []
         self.watches = {
-            name: Watch(name, session) for name, session in self.sessions.items() if isinstance(session, CpuSession)
+            name: Watch(name, session, tolerance=tolerance)
+            for name, session in self.sessions.items()
+            if isinstance(session, CpuSession)
         }
         self.judge = self.watches[next(iter(self.sessions))]
 

@@ -229,6 +229,7 @@ def test_text_of_which_nothing_can_be_held_out_is_validated_on_pythons_own_and_s
     said = " ".join(capsys.readouterr().err.split())
     assert "no held-out document of >= 512 tokens" in said
     assert "best on held-out text" in said
+    assert said.index("step 0: recall") < said.index("step 1: recall"), "where it starts is told, too"
 
 
 def test_the_recall_table_is_one_json_document_on_standard_output(

@@ -11,7 +11,8 @@ import attrs
 import pytest
 
 from sparda_core.simulator.gpu import GpuProfile
-from tests.simulator.beside import LAYERS, TOKENS, Copy, h200, measured, products_s, rate, slowdown
+from sparda_core.simulator.gpu_fit.beside import LAYERS, Copy, products_s, rate, slowdown
+from tests.simulator.beside import TOKENS, h200, measured
 
 Point = tuple[int, int, int]
 #: (CTAs, KiB in flight, rows) -> slowdown, GB/s; 0 CTAs: the copy engine.

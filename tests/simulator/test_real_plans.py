@@ -20,12 +20,12 @@ from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.query import Query
 from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.gpu_fit.beside import Copy, slowdown
 from sparda_core.simulator.predict import Prediction, kernel_work, predict
 from sparda_core.simulator.profile_file import load_profile
 from sparda_core.simulator.quantity import BendCurve, PieceCurve, Quantity, WaveShare
 from sparda_core.spans import exposed_wait_ns
 from sparda_core.work import WorkContext
-from tests.simulator.beside import Copy, slowdown
 
 SHAPE = named_shape("minicpm4.1-8b")
 SPEC = BlockSpec(sink=1, local=32, budget=96)

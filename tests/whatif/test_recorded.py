@@ -94,5 +94,8 @@ def test_the_commands_take_a_recording_by_name(capsys: pytest.CaptureFixture[str
     assert "recording smollm2/forecast-16, of which" in " ".join(capsys.readouterr().out.split())
     grid = ["policy=last-selection", "batch=1,2"]
     assert main(["whatif", "--recording", NAME, "--grid", *grid, "--jobs", "1"]) == 0
+    few = ["--selectors", "forecast", "--runtimes", "offload-prefetch", "--engines", "uva", "--ctas", "2"]
+    assert main(["advise", "--recording", NAME, "--batch", "4", *few]) == 0
+    assert "Misses: recording smollm2/forecast-16, churn 0.14" in " ".join(capsys.readouterr().out.split())
     assert main(["calibrate", "--locality", NAME, "--out", str(tmp_path / "mine.toml")]) == 0
     assert "forecast-16.npz" in (tmp_path / "mine.toml").read_text()
