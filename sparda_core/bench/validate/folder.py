@@ -16,7 +16,7 @@ from sparda_core.errors import RecordingError
 from sparda_core.files import make_folder, parse_json, read_document, write_whole
 from sparda_core.spans import Timeline
 
-RECORDS, TIMELINES = "cells", "timelines"
+RECORDS, TIMELINES, DOCUMENT = "cells", "timelines", "validation.json"
 #: Most bytes of a document of many records, and of a timeline.
 _MOST_BYTES = 1 << 30
 SHIPPED = Path(__file__).parent / "cells" / "h200.json"
@@ -94,7 +94,12 @@ def shipped_cells() -> Run:
 
 
 def read_run(path: Path) -> Run:
-    """The records of a folder, or of a document that `write_run` wrote; raises RecordingError, OSError."""
+    """The records of a folder, or of a document that `write_run` wrote; raises RecordingError, OSError.
+
+    A folder without single records is read from its document, as it is kept in a repository.
+    """
+    if path.is_dir() and not (path / RECORDS).is_dir() and (path / DOCUMENT).exists():
+        path /= DOCUMENT
     if path.is_dir():
         return Run(records=Folder(path).records())
     try:
