@@ -30,7 +30,7 @@ def summary(verdict: Verdict) -> str:
     graph, host = ([cell for cell in cells if (cell.stratum == HOST) == by_host] for by_host in (False, True))
     by = "`{name}` of {date} (digest {digest})".format(**verdict.profile)
     told = [
-        f"- {len(cells)} of {len(verdict.cells)} cells are judged ({verdict.title}), predicted with profile {by}.",
+        f"- {len(cells)} cells are judged, measured and predicted ({verdict.title}), with profile {by}.",
         _spread("All cells but those whose steps the host issues or interrupts" if host else "All cells", graph),
         _compared(graph), _repeats(cells),
     ]

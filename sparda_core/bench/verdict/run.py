@@ -115,7 +115,9 @@ def title_of(run: Run) -> str:
     gpu = (told.get("gpu") or {}).get("name")
     machines = dict.fromkeys(_machine(record) for record in run.records)
     date = str(told.get("date", ""))[:10]
-    words = [f"{len(run.records)} cells", gpu or ", ".join(name for name in machines if name), date]
+    timed = sum(record.measured is not None for record in run.records)
+    cells = f"{timed} cells" if timed == len(run.records) else f"{timed} of {len(run.records)} cells"
+    words = [cells, gpu or ", ".join(name for name in machines if name), date]
     return ", ".join(word for word in words if word)
 
 
