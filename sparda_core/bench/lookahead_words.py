@@ -30,7 +30,7 @@ def left(study: Mapping[str, Any], _: Steps) -> str:
     told = _told(study)
     fastest = [
         row for row in shares(study, MACHINE)
-        if row["machine"] in FASTEST and row["pool"] == "4x lru" and row["trace"] != LOCALITY
+        if row["machine"] in FASTEST and row["pool"] == "4x lru" and row["trace"] != LOCALITY and row[MEDIAN]
     ]  # fmt: skip
     edges = _range([100 * (row[MEDIAN] - 1) for row in fastest])
     return (

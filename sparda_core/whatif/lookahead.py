@@ -101,14 +101,20 @@ def lookahead_grid(base: Scenario, axes: Mapping[str, Any]) -> Grid:
 
 
 def machines() -> dict[str, dict[str, Any]]:
-    """Label -> knobs: each machine copies with the fewest thread blocks that fill its link, two at least."""
+    """Label -> knobs: each machine copies with the fewest thread blocks that fill its link, two at least.
+
+    No more than its profile was calibrated for: GH200's link would take some more.
+    """
     return {name: {**knobs, "ctas": _ctas(knobs)} for name, knobs in _MACHINES.items()}
 
 
 def _ctas(knobs: Mapping[str, Any]) -> int:
     machine = Scenario(**knobs).machine()
     assert isinstance(machine, GpuProfile)
-    return 2 if machine.uva is None else max(2, fewest_ctas(machine.uva))
+    if machine.uva is None:
+        return 2
+    most = machine.domain()["copy_bytes_in_flight"][1] // machine.uva.in_flight_bytes.value
+    return max(2, min(int(most), fewest_ctas(machine.uva)))
 
 
 def _has_generations(base: Scenario) -> bool:
