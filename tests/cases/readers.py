@@ -44,6 +44,7 @@ from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.selectors.recording import Recorder, load
 from sparda_core.selectors.replay import Replay
 from sparda_core.shapes import BlockSpec
+from sparda_core.simulator.gpu_fit.samples import Samples, digest, read_samples, samples_json
 from sparda_core.simulator.locality_file import load_locality, locality_toml
 from sparda_core.simulator.profile_file import load_profile, profile_toml
 from sparda_core.whatif.grid import Grid
@@ -355,6 +356,12 @@ def _record() -> Record:
     )  # fmt: skip
 
 
+def _samples() -> str:
+    rows = {"launches": [{"graph_s": 1e-6, "kernels": 4}], "gather": [{"ctas": 2, "bytes_per_s": 5e10}]}
+    kept = Samples(identity={"gpu": "g"}, provenance={"date": "d"}, sections=rows, seconds={"launches": 1.5})
+    return samples_json(kept)
+
+
 def _judged() -> str:
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-30-validation-earlier.json"
     plain = json.loads(kept.read_text(encoding="utf-8"))
@@ -431,6 +438,7 @@ DOCUMENTS: tuple[Reader, ...] = (
     document("comparison", _file("report.json", _report), _compared),
     document("record", _file("r.json", lambda: json.dumps(_record().to_plain())), read_record),
     document("validation", _file("v.json", lambda: run_text([_record()], {})), lambda p: read_run(p).records),
+    document("samples", _file("p.samples.json", _samples), lambda p: digest(read_samples(p))),
     document("verdict", _file("v.json", _judged), _verdict),
     document("decode rows", _file("decode.json", _decode_rows), _shown),
     document("study report", _file("results.json", _figures), _study_report),

@@ -1,4 +1,4 @@
-"""The command line over spoilt files: one line that says what is wrong, exit code 2, no traceback, nothing left behind."""
+"""The command line over spoilt files: one line that says what is wrong, exit code 2, nothing left behind."""
 
 from __future__ import annotations
 

@@ -20,9 +20,10 @@ from sparda_core.plan import StepPlan
 from tests.cases import readers
 from tests.cases.readers import BINARY, DOCUMENTS, Reader
 from tests.cases.spoil import spoiled_bytes, spoiled_json, spoiled_toml
+from tests.profiles import share
 
-#: A reader costs some milliseconds an example, and there are thirty.
-EXAMPLES = max(6, settings.default.max_examples // 5) if settings.default is not None else 10
+#: A reader costs some milliseconds an example, and there are more than thirty.
+EXAMPLES = share(10)
 #: Memory that reading may take: many times what any of these files needs.
 MOST_BYTES = 256 << 20
 numbers = st.integers(0, 2**20)
