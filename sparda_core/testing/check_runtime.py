@@ -12,14 +12,14 @@ from sparda_core.compose import compose, make_selector
 from sparda_core.errors import CombinationError, ConfigError
 from sparda_core.models.model import Model
 from sparda_core.models.tiny import tiny_model
-from sparda_core.registry import RUNTIMES
+from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime, Session
 from sparda_core.runtimes.session_options import ComputeThreads
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.testing.law import LawBroken, Verdict, told
 from sparda_core.testing.laws_of_device import require_runnable
-from sparda_core.testing.machine import MOST_ROWS, run_machine
+from sparda_core.testing.machine import MOST_ROWS, MOST_TOKENS, run_machine
 from sparda_core.testing.runtime_laws import RUNTIME_LAWS, RuntimeBroken
 from sparda_core.testing.scripted import Script, Scripted
 from sparda_core.testing.shorten import shortened
@@ -65,7 +65,7 @@ def check_runtime(
             failed = judged.played(story)
         else:
             found = run_machine(
-                judged.open_stage, budgets=(judged.least_budget, judged.most_budget), examples=examples, steps=steps
+                judged.open_stage, budgets=judged.budgets, examples=examples, steps=steps
             )
             failed = None if found is None else judged.shortest(*found)
         if failed is not None:
@@ -118,15 +118,25 @@ class _Judged:
 
     @property
     def spec(self) -> BlockSpec:
-        return STAGE_SPEC if self.on_cpu else GPU_SPEC
+        """The cut that the selector asks for on rows as long as they get."""
+        given = STAGE_SPEC if self.on_cpu else GPU_SPEC
+        if self.named == Scripted.name:
+            return given
+        declared = self.named if isinstance(self.named, Selector) else SELECTORS.make(self.named, **self._options)
+        return declared.cut(given, MOST_TOKENS)
 
     @property
-    def least_budget(self) -> int:
-        return self.spec.forced + self.biased  # a choice in two stages has room for its first
+    def budgets(self) -> tuple[int, int]:
+        """Least and most that a story sets; the one that there is, where the selector asked for it."""
+        if self.spec not in (STAGE_SPEC, GPU_SPEC):
+            return self.spec.budget, self.spec.budget
+        most = self.runtime.slots or _MOST_BUDGET if self.runtime.offloads else _MOST_BUDGET
+        # A choice in two stages has room for its first.
+        return self.spec.forced + self.biased, min(_MOST_BUDGET, most)
 
     @property
-    def most_budget(self) -> int:
-        return min(_MOST_BUDGET, self.runtime.slots or _MOST_BUDGET) if self.runtime.offloads else _MOST_BUDGET
+    def _options(self) -> dict[str, Any]:
+        return _OPTIONS.get(str(self.named), {})
 
     def open_stage(self) -> Stage:
         script, shape = Script(), attrs.evolve(STAGE_SHAPE if self.on_cpu else GPU_SHAPE, token_bias=self.biased)
@@ -174,7 +184,7 @@ class _Judged:
                     nearest="selector 'random', which looks at no state either",
                 )  # fmt: skip
             return Scripted(script=script)
-        return make_selector(model, self.named, **_OPTIONS.get(self.named, {}))
+        return make_selector(model, self.named, **self._options)
 
     def played(self, story: Sequence[Step]) -> tuple[Stage, BaseException] | None:
         """The stage of a story, and what broke there; None where nothing did."""

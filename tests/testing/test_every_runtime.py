@@ -50,6 +50,15 @@ def test_a_runtime_keeps_every_law_whatever_is_selected(label: str) -> None:
     assert verdict.trials >= share(3)
 
 
+@pytest.mark.parametrize(("runtime", "selector"), [("resident", "dense"), ("offload-prefetch", "window")])
+def test_a_runtime_is_judged_under_the_cut_that_a_selector_asks_for(runtime: str, selector: str) -> None:
+    story: list[tuple[Any, ...]] = [
+        ("add",), ("prefill", 0, [i % 23 for i in range(140)], 33), *(("decode", {0: i}, 0) for i in range(5)),
+    ]  # fmt: skip
+    assert "same-answer" in check_runtime(runtime, selector=selector, story=story).held
+    check_runtime(runtime, selector=selector, examples=1, steps=4)
+
+
 def test_a_full_host_store_refuses_and_the_rows_go_on() -> None:
     """The label above means what it says: this story meets the limit."""
     runtime, options, session = CPU["prefetch-full"]
