@@ -77,7 +77,7 @@ class Copy:
         """Put the bug in, run its tests, take it out."""
         began_s = time.monotonic()
         with self._mutated(mutant):
-            code, said = self._pytest(mutant.tests, limit_s=self.limit_s)
+            code, said = self._pytest(mutant.tests, limit_s=mutant.limit_s or self.limit_s)
         result = {_PASSED: MISSED, _FAILED: CAUGHT, None: HUNG}.get(code, BROKEN)
         failed = _FAILURE.search(said)
         return Outcome(

@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     what.add_argument("--predict-only", action="store_true", help="predict the records of --out anew, measure nothing")
     what.add_argument("--measure-only", action="store_true", help="predict nothing: another machine may do that")
+    what.add_argument(
+        "--replay-steps", type=_SIZE, default=24, metavar="STEPS", help="of the timed ones, evenly spread, are replayed"
+    )
     cells = parser.add_argument_group("cells of a GPU")
     cells.add_argument("--cells", type=Path, metavar="FILE", help="a list that --draw wrote (default: the one shipped)")
     cells.add_argument(
@@ -161,7 +164,8 @@ def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]
     with progress() as report:
         for done, record in enumerate(records):
             on_gpu = record.cell.device == "cuda"
-            predicted = predict_record(record, args.profile or (GPU_PROFILE if on_gpu else str(folder / CPU_PROFILE)))
+            profile = args.profile or (GPU_PROFILE if on_gpu else str(folder / CPU_PROFILE))
+            predicted = predict_record(record, profile, steps=args.replay_steps)
             if predicted.measured is not None:
                 kept.write(predicted)
             made.append(predicted)

@@ -18,6 +18,7 @@ from sparda_core.runtimes.session_options import ComputeThreads
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.testing.law import LawBroken, Verdict, told
+from sparda_core.testing.laws_of_device import require_runnable
 from sparda_core.testing.machine import MOST_ROWS, run_machine
 from sparda_core.testing.runtime_laws import RUNTIME_LAWS, RuntimeBroken
 from sparda_core.testing.scripted import Script, Scripted
@@ -69,7 +70,7 @@ def check_runtime(
             failed = None if found is None else judged.shortest(*found)
         if failed is not None:
             raise judged.broken(*failed, runtime) from failed[1]
-    waived = {} if judged.on_cpu else dict.fromkeys(_LOOKS_INSIDE, "a GPU session is not looked into")
+    waived = {} if judged.looked_into else dict.fromkeys(_LOOKS_INSIDE, "its session is no CpuSession to look into")
     held = tuple(law for law in RUNTIME_LAWS if law not in waived)
     return Verdict(held=held, waived=waived, trials=judged.opened)
 
@@ -104,6 +105,7 @@ class _Judged:
     session_options: dict[str, Any]
     device: str
     opened: int = 0
+    looked_into: bool = False
 
     @property
     def on_cpu(self) -> bool:
@@ -145,16 +147,19 @@ class _Judged:
                 session.close()
             raise
         self.opened += 1
-        return Stage(
+        stage = Stage(
             model, sessions, spec=self.spec, tolerance=1e-9 if self.on_cpu else 5e-4, script=script,
             twins={} if self.on_cpu else {"judged": "twin"},
         )  # fmt: skip
+        self.looked_into = "judged" in stage.watches
+        return stage
 
     def _here(self, model: Model, chosen: Selector, runtime: Runtime, options: Mapping[str, Any]) -> Session:
         pair = compose(model, chosen, runtime, spec=self.spec, page_blocks=2)
         return pair.open(**{"threads": 1, **options})
 
     def _there(self, chosen: Selector, shape: ModelShape, lead: int) -> Session:
+        require_runnable(self.device)
         model = tiny_model(shape, seed=1, dtype=torch.float32, lead=lead, device=self.device)
         pair = compose(model, chosen, self.runtime, spec=self.spec, page_blocks=2, places=MOST_ROWS, tokens=160)
         return pair.open(**self.session_options)

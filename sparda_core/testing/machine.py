@@ -32,8 +32,6 @@ def run_machine(
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate)
     try:
         stateful.run_state_machine_as_test(machine, settings=search_settings(examples, phases=phases, **given))
-    except hypothesis.errors.Flaky:
-        raise
     except Exception:
         if not failed:
             raise

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from sparda_core.errors import ConfigError
+from sparda_core.files import write_whole
 from sparda_core.kernels.topk.cpu import choose_blocks as choose_on_a_cpu
 from sparda_core.kernels.topk.reference import choose_blocks as choose_plainly
 from sparda_core.plan import Kind
@@ -76,3 +79,12 @@ def test_of_two_equal_blocks_the_higher_id_makes_room_for_a_better_one() -> None
     scores[..., 1:4] = torch.tensor([1.0, 1.0, 2.0])
     for choose in (choose_on_a_cpu, choose_plainly):
         assert choose(scores, torch.tensor([[9 * SPEC.block]]), SPEC).flatten().tolist() == [0, 1, 3, 8, 9]
+
+
+def test_a_written_file_takes_the_place_of_the_old_one_which_is_never_written_to(tmp_path: Path) -> None:
+    """Who still has the old file open reads it whole; and no moment has half of each."""
+    path, old = tmp_path / "a.txt", tmp_path / "old.txt"
+    write_whole(path, "the old one")
+    old.hardlink_to(path)
+    write_whole(path, "new")
+    assert (path.read_text(), old.read_text()) == ("new", "the old one")

@@ -11,17 +11,30 @@ import numpy as np
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_fit.beside import LAYERS, products_s
 from sparda_core.simulator.gpu_fit.contention import predicted
-from sparda_core.simulator.gpu_fit.kernels import OWN
+from sparda_core.simulator.gpu_fit.kernels import LAYER, OWN
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.gpu_price import kind_alone_s
 from sparda_core.work import Work
 
 KIB = 1024
 TOKENS = (16, 64, 256)
-WORK = {
-    "score": Work(hbm_bytes=4.2e6, ctas=256, ctas_per_sm=8), "select": Work(hbm_bytes=1.6e4, ctas=2),
-    "diff": Work(hbm_bytes=9e3, ctas=2), "attend": Work(hbm_bytes=6.3e6, ctas=192, ctas_per_sm=4, launches=2),
-}  # fmt: skip
+def _product(inputs: int, outputs: int, rows: int) -> Work:
+    return Work(flops=2.0 * rows * inputs * outputs, hbm_bytes=2.0 * inputs * outputs)
+
+
+def work_of(kernel: str, rows: int) -> Work:
+    """What a kernel asks for."""
+    products = {"qkv": (4096, 4864), "output": (4096, 4096), "gate up": (4096, 32768), "down": (16384, 4096)}
+    if kernel in (*products, "head"):
+        return _product(*products.get(kernel, (4096, 73448)), rows)
+    return {
+        "score forecast": Work(hbm_bytes=4.2e6 * rows, ctas=256, ctas_per_sm=8),
+        "choose": Work(hbm_bytes=1.6e4, ctas=2), "diff last-selection": Work(hbm_bytes=9e3, ctas=2),
+        "attend": Work(hbm_bytes=6.3e6 * rows, ctas=192, ctas_per_sm=4, launches=2),
+    }.get(kernel, Work(hbm_bytes=100.0, ctas=132))  # fmt: skip
+
+
+KINDS = {"score forecast": "score", "choose": "select", "diff last-selection": "diff", "attend": "attend"}
 
 
 class Machine:
@@ -41,8 +54,8 @@ class Machine:
         sections = {
             "machine": [self._machine()], "launches": self._launches(), "copy-engine": self._engine(),
             "gather": self._gather(), "grids": self._grids(), "products": self._products(),
-            "beside products": self._beside(), "kernels": self._kernels(),
-            "elasticity": [{"kernel": "qkv", "rows": 16, "co": "spin", "ctas": 8, "slowdown": 1.2}],
+            "beside products": self._beside(), "kernels": self._kernels(), "sequence": self._sequence(),
+            "elasticity": [self._crowded(ctas) for ctas in (2, 8)],
             "host lists": self._lists(),
         }  # fmt: skip
         return Samples(
@@ -124,9 +137,9 @@ class Machine:
 
     def _beside(self) -> list[Row]:
         copies: list[tuple[str, int, int, bool]] = [("engine", 0, 0, False)]
-        copies += [("gather", ctas, 128, False) for ctas in (1, 2, 3, 8, 16)]
+        copies += [("gather", ctas, 128, False) for ctas in (1, 2, 3, 8)]
         copies += [("gather", ctas, 16, False) for ctas in (4, 16)]
-        copies += [("gather", ctas, kib, True) for ctas, kib in ((1, 128), (2, 128), (8, 16))]
+        copies += [("gather", ctas, kib, True) for ctas, kib in ((1, 128), (2, 128), (3, 128), (8, 16))]
         return [self._beside_row(rows, *copy) for rows in TOKENS for copy in copies]
 
     def _beside_row(self, rows: int, co: str, ctas: int, kib: int, first: bool) -> Row:  # noqa: FBT001
@@ -138,14 +151,34 @@ class Machine:
         assert law is not None
         if ctas:
             rate = law.bytes_per_s(ctas, in_flight=kib * KIB, beside=True, late=not first, tokens=rows) / 1e9
-        return {**row, "slowdown": 1 + (slow - 1) * self.seen(1.0, 1)[0], "gb_s": self.seen(rate, 1)[0]}
+        return {
+            **row, "slowdown": 1 + (slow - 1) * self.seen(1.0, 1)[0], "gb_s": self.seen(rate, 1)[0],
+            "alone_us_per_layer": self.seen(1e6 * products_s(rows, self.profile)[0] / LAYERS, 1)[0],
+        }  # fmt: skip
+
+    def _us(self, kernel: str, rows: int) -> float:
+        return 1e6 * kind_alone_s(self.profile, work_of(kernel, rows), KINDS.get(kernel, "none"))
 
     def _kernels(self) -> list[Row]:
         return [
             {
-                "kernel": names[0], "kind": kind, "rows": rows, "work": attrs.asdict(WORK[kind]),
-                "us": self.seen(1e6 * kind_alone_s(self.profile, WORK[kind], kind)),
+                "kernel": name, "kind": KINDS.get(name, "product"), "rows": rows,
+                "work": attrs.asdict(work_of(name, rows)), "us": self.seen(self._us(name, rows)),
             }
-            for kind, names in OWN.items()
-            for rows in (1, 4, 16)
+            for name in sorted({name for names in OWN.values() for name in names})
+            for rows in (1, 16, 64)
         ]  # fmt: skip
+
+    def _sequence(self) -> list[Row]:
+        return [
+            {"rows": rows, "launches": 8, "us_per_layer": self.seen(sum(self._us(name, rows) for name in LAYER))}
+            for rows in (1, 16, 64)
+        ]
+
+    def _crowded(self, ctas: int) -> Row:
+        law = self.profile.uva
+        assert law is not None
+        assert law.crowded_bytes_per_s is not None
+        one = 131072 / (law.round_trip_s.value + 131072 / law.crowded_bytes_per_s.value)
+        rate = min(ctas * one, law.ceiling_bytes_per_s.value) / 1e9
+        return {"kernel": "attend", "rows": 16, "co": "gather", "ctas": ctas, "slowdown": 1.1, "gb_s": rate, "us": 30.0}

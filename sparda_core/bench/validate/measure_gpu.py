@@ -196,8 +196,9 @@ class GpuRun:
                 rate = cell.background_gb_s * GIGA
                 background = stack.enter_context(Background(memory, session.machinery.device, rate))
             one = _Opened(
-                record=record, session=session, played=played, clock=clock_for(session), background=background
-            )
+                record=record, session=session, played=played, background=background,
+                clock=clock_for(session, beside=background is not None),
+            )  # fmt: skip
             one.warm(self._settings.warmup)
             yield one
 

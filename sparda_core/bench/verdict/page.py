@@ -16,6 +16,8 @@ from sparda_core.simulator.step_models import FIXED, FULL, LONGER, MAX_OF_SUMS, 
 
 #: What stands where a document has not been measured.
 NOTHING = "*Not measured yet.*"
+#: What stands where the cells that were measured tell nothing of a table.
+EMPTY = "*No measured cells tell it.*"
 #: What stands for figures among the tables of a page.
 FIGURES = "figures"
 
@@ -83,7 +85,7 @@ def _has(cells: list[Judged], model: str) -> bool:
 def _table(name: str) -> Callable[[Verdict], str]:
     def make(verdict: Verdict) -> str:
         made = TABLES[name](verdict)
-        return markdown(made.head, made.lines) if made.lines else NOTHING
+        return markdown(made.head, made.lines) if made.lines else EMPTY
 
     return make
 

@@ -110,8 +110,8 @@ def make_verdict(
 
 
 def title_of(run: Run) -> str:
-    """How many cells, and where."""
-    told = run.provenance
+    """How many cells, where and when."""
+    told = run.provenance.get("measured") or run.provenance
     gpu = (told.get("gpu") or {}).get("name")
     machines = dict.fromkeys(_machine(record) for record in run.records)
     date = str(told.get("date", ""))[:10]

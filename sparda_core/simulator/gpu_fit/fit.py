@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ProfileError
+from sparda_core.simulator.copy_default import profile_of
 from sparda_core.simulator.derive import FOLDER
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_fit import gather, host_lists, kernels, links
@@ -85,12 +85,10 @@ def _shipped(name: str) -> Table:
 
 def base_of(gpu: str) -> Table:
     """The shipped profile of a GPU by the name that its driver gives it; empty where there is none."""
-    words = re.findall(r"[a-z]+\d+[a-z]*|\d+|[a-z]+", gpu.lower())
-    for path in sorted(FOLDER.glob("*.toml"), key=lambda path: -len(path.stem)):
-        parts = path.stem.split("-")
-        if parts[0] in words and (len(parts) == 1 or parts[1] in words):
-            return {key: value for key, value in _shipped(path.stem).items() if key not in ("device", "calibration")}
-    return {}
+    name = profile_of(gpu)
+    if name is None:
+        return {}
+    return {key: value for key, value in _shipped(name).items() if key not in ("device", "calibration")}
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Table:

