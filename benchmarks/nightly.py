@@ -36,6 +36,7 @@ LEAST_S = 20.0
 _EXAMPLES = re.compile(r"- (\d+) passing")
 #: What pytest prints of tests that ended, a letter each.
 _LETTERS = re.compile(r"^[.sxXFE]+(?=\s|$)", re.MULTILINE)
+_ALL_PASSED = re.compile(r"^\d+ passed[^\n]* in [\d.]+s", re.MULTILINE)
 _FAILURE = re.compile(r"^FAILED (\S+)(?: - (.*))?$", re.MULTILINE)
 
 
@@ -103,6 +104,8 @@ def run_file(file: str, limit_s: float, examples: int = 1000) -> Outcome:
 def outcome_of(file: str, code: int | None, said: str, took_s: float) -> Outcome:
     """What a run's exit code (None: stopped) and what it printed amount to."""
     failures = tuple((test, why or "") for test, why in _FAILURE.findall(said))
+    if code is None and _ALL_PASSED.search(said):  # it was only about to leave
+        code = 0
     # pytest's 5: no test is left after `not gpu and not model`
     result = FAILED if failures or code not in (None, 0, 5) else STOPPED if code is None else PASSED
     ended = "".join(_LETTERS.findall(said))
@@ -152,17 +155,24 @@ def _run(files: Sequence[str], args: argparse.Namespace, screen: Console) -> dic
         raise ConfigError(f"minutes={args.minutes:g} must be between 0 and 10,000")
     if args.examples < 1:
         raise ConfigError(f"examples={args.examples} must be >= 1")
-    kept = {file: one for file, one in read_outcomes(args.out).items() if one.result == PASSED} if args.resume else {}
-    done = [kept[file] for file in files if file in kept]
+    # What is not asked for now stays as it was.
+    kept = {
+        file: one for file, one in (read_outcomes(args.out) if args.resume else {}).items()
+        if one.result == PASSED or file not in files
+    }  # fmt: skip
+    done = list(kept.values())
     todo = [file for file in files if file not in kept]
     ends_s, about = time.monotonic() + 60 * args.minutes, provenance()
     document = _document(done, about, args)
     with Progress(console=screen, transient=True) as bars:
         bar = bars.add_task("files", total=len(todo))
         for number, file in enumerate(todo):
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
+                screen.print(f"the minutes are over: {len(todo) - number} files were not begun", markup=False)
+                break
             # What fast files leave over is the others'.
-            limit_s = max(LEAST_S, (ends_s - time.monotonic()) / (len(todo) - number))
-            done.append(run_file(file, limit_s, args.examples))
+            done.append(run_file(file, max(LEAST_S, left_s / (len(todo) - number)), args.examples))
             last = done[-1]
             document = _document(done, about, args)
             write_whole(args.out, json.dumps(document, indent=1) + "\n")
@@ -179,7 +189,8 @@ def _document(done: Sequence[Outcome], about: dict[str, object], args: argparse.
         "what": "property tests under the hypothesis profile `nightly`", "minutes": args.minutes,
         "examples_a_test": args.examples,
         **{name: results.count(name) for name in (PASSED, FAILED, STOPPED)},
-        "examples": sum(one.examples for one in done), "files": [attrs.asdict(one) for one in done],
+        "examples": sum(one.examples for one in done),
+        "files": [attrs.asdict(one) for one in sorted(done, key=lambda one: one.file)],
         "provenance": about,
     }  # fmt: skip
 

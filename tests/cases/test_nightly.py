@@ -39,6 +39,7 @@ def test_an_outcome_says_what_was_tried_and_what_failed() -> None:
     good = outcome_of("tests/a.py", 0, SAID, 4.0)
     assert (good.result, good.tests, good.examples, good.failures) == (PASSED, 3, 101, ())
     assert outcome_of("tests/a.py", None, "..", 20.0) == Outcome(file="tests/a.py", result=STOPPED, tests=2, took_s=20)
+    assert outcome_of("tests/a.py", None, SAID, 20.0).result == PASSED, "all had passed, it was about to leave"
     assert outcome_of("tests/a.py", 5, "no tests ran", 1.0).result == PASSED
     bad = outcome_of("tests/a.py", 1, BROKEN, 1.0)
     assert (bad.result, bad.failures) == (FAILED, (("tests/a.py::test_x", "assert 1 == 2"),))
