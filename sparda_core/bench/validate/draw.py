@@ -61,8 +61,9 @@ def draw(
         taken.add(cell)
         found = known(cell) or 0.0
         records.append(Record(cell=cell, tier=tier, stratum=stratum_of(found), ratio=found, groups=groups))
-    told = {"seed": seed, "profile": profile, "profile_digest": load_profile(profile).digest, "fits": list(FITS)}
-    return Run(records=records, provenance={**told, **_quotas(records)})
+    digest = load_profile(profile).digest
+    about = {"seed": seed, "profile": profile, "profile_digest": digest, "fits": list(FITS)}
+    return Run(records=records, provenance={**about, **_quotas(records)})
 
 
 def predicted_ratio(cell: ValidationCell, profile: str) -> float | None:
