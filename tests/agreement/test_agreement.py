@@ -43,7 +43,7 @@ def test_all_runtimes_agree_with_the_dense_model(selector: str) -> None:
     """Same selections, same logits, counts and tiers that hold, under any order of operations."""
     biased = shape_of(selector).token_bias
     failed = run_machine(
-        lambda: stage_of(selector), budgets=(SPEC.forced + biased, 8), examples=share(3), steps=12
+        lambda: stage_of(selector), budgets=(SPEC.forced + biased, 8), examples=share(2), steps=12
     )  # fmt: skip
     assert failed is None, f"{failed[1]}\nin the story {failed[0].story}"
 

@@ -44,10 +44,10 @@ def test_every_registered_runtime_is_judged() -> None:
 def test_a_runtime_keeps_every_law_whatever_is_selected(label: str) -> None:
     runtime, options, session = CPU[label]
     verdict = check_runtime(
-        RUNTIMES.make(runtime, **options), examples=share(3), steps=14, session_options=session
+        RUNTIMES.make(runtime, **options), examples=share(2), steps=12, session_options=session
     )  # fmt: skip
     assert verdict.held == tuple(RUNTIME_LAWS)
-    assert verdict.trials >= share(3)
+    assert verdict.trials >= share(2)
 
 
 @pytest.mark.parametrize(("runtime", "selector"), [("resident", "dense"), ("offload-prefetch", "window")])

@@ -31,7 +31,7 @@ def test_every_registered_selector_has_a_form() -> None:
 
 @pytest.mark.parametrize("label", FORMS)
 def test_a_selector_keeps_every_law(label: str) -> None:
-    verdict = check_selector(given(label), reference=REFERENCES.get(label), examples=share(4))
+    verdict = check_selector(given(label), reference=REFERENCES.get(label), examples=share(3))
     judged(verdict, label)
     assert ("brute-force" in verdict.held) == (label in REFERENCES)
 
