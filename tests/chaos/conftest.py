@@ -36,8 +36,9 @@ def _ends_within_its_bound() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _leaves_no_lane_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
     yield
-    lanes = [thread for thread in threading.enumerate() if thread.name == "sparda-copy-lane"]
+    lanes = [thread for thread in threading.enumerate() if thread.name == "sparda-copy-lane" and thread not in before]
     for thread in lanes:
         thread.join(10)
     assert not [thread for thread in lanes if thread.is_alive()], "a copy lane outlives its session"
