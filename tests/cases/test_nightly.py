@@ -73,3 +73,12 @@ def test_outcomes_are_kept_file_by_file_and_gone_on_with(
 def test_a_file_is_really_run_and_stopped_when_its_time_is_over() -> None:
     """A limit that nobody meets, so that it does not hang on this machine's speed."""
     assert nightly.run_file("tests/cases/test_nightly.py", 0.01).result == STOPPED
+
+
+def test_the_page_says_what_the_night_that_is_kept_found() -> None:
+    root = Path(__file__).parents[2]
+    kept = json.loads((root / "benchmarks" / "results" / "2026-11-30-nightly.json").read_text(encoding="utf-8"))
+    assert kept["failed"] == 0
+    said = (root / "docs" / "testing.md").read_text(encoding="utf-8")
+    assert f"{len(kept['files'])} files, {kept['passed']} of which ended with {kept['examples']:,} examples" in said
+    assert f"{kept['stopped']} were stopped" in said
