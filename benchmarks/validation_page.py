@@ -13,9 +13,12 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
+import attrs
 from rich.console import Console
 
+from sparda_core.bench.validate.folder import Run, shipped_cells
 from sparda_core.bench.verdict import run
 from sparda_core.bench.verdict.figures import plot_models, plot_scatter
 from sparda_core.bench.verdict.judged import Verdict, read_verdict, write_verdict
@@ -41,11 +44,28 @@ def verdicts() -> dict[str, Verdict | None]:
     return {name: None if (path := stored(name)) is None else read_verdict(path) for name in NAMES}
 
 
+def with_the_rest(measured: Run) -> Run:
+    """The run with those cells of the shipped list that it has not: they were not measured, and are predicted."""
+    known = {record.cell.id for record in measured.records}
+    rest = [record for record in shipped_cells().records if record.cell.id not in known]
+    return attrs.evolve(measured, records=(*measured.records, *rest))
+
+
+def told(provenance: Any) -> Any:
+    """Where a measurement comes from, without command lines, which name folders of one machine."""
+    if not isinstance(provenance, dict):
+        return provenance
+    return {name: told(value) for name, value in provenance.items() if name != "command"}
+
+
 def judge(name: str, path: Path, profile: str | None) -> Path:
     """Judge the cells of a path and keep the verdict and its figures; returns the verdict's file."""
     source = run.read_source(path)
+    if name == "main":
+        source = attrs.evolve(source, run=with_the_rest(source.run))
     loaded = run.profile_of(source, path, profile)
     verdict = run.make_verdict(source, loaded, asked=profile or loaded)
+    verdict = attrs.evolve(verdict, provenance=told(verdict.provenance))
     old = stored(name)
     place = RESULTS / f"{dt.datetime.now(tz=dt.UTC).date()}-validation-{name}.json"
     write_verdict(place, verdict)
@@ -66,15 +86,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("cells", nargs="*", metavar="NAME=PATH", help=f"NAME: {', '.join(NAMES)}")
     parser.add_argument("--profile", metavar="NAME|FILE", help="default: a CPU's own, else h200")
     args = parser.parse_args(argv)
-    told = Console(stderr=True)
+    screen = Console(stderr=True)
     for word in args.cells:
         name, _, path = word.partition("=")
         if name not in NAMES or not path:
             raise ConfigError(f"cells={word!r} must be NAME=PATH, NAME one of {', '.join(NAMES)}")
-        told.print(f"{name}: {judge(name, Path(path), args.profile).name}")
+        screen.print(f"{name}: {judge(name, Path(path), args.profile).name}")
     for page in PAGES:
         write_whole(page, filled(page.read_text(encoding="utf-8"), verdicts()))
-        told.print(f"filled {page.name}")
+        screen.print(f"filled {page.name}")
     return 0
 
 

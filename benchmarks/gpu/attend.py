@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
-from benchmarks.gpu.clock import median_us
 from benchmarks.gpu.keep import keep
+from sparda_core.bench.gpu_clock import median_us
 from sparda_core.device_view import Choice
 from sparda_core.kernels.attend.gpu import AttendScratch, attend_all, attend_pages, attend_scratch, attend_slots
 from sparda_core.kernels.attend.splitting import Tuning

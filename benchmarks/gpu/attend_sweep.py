@@ -26,8 +26,8 @@ import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from benchmarks.gpu.attend import HK, MAIN, D, Layers
-from benchmarks.gpu.clock import median_us
 from benchmarks.gpu.keep import keep
+from sparda_core.bench.gpu_clock import median_us
 from sparda_core.kernels.attend.splitting import Tuning
 from sparda_core.shapes import BlockSpec
 

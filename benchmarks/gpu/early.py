@@ -18,7 +18,7 @@ import torch
 
 from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
 
-from benchmarks.gpu.clock import between  # isort: skip
+from sparda_core.bench.gpu_clock import between  # isort: skip
 from benchmarks.gpu.keep import keep
 from sparda_core.bench.decode.cell import SPEC as MAIN_SPEC
 from sparda_core.bench.decode.cell import main_shape

@@ -5,7 +5,7 @@ python -m benchmarks.gpu.gather [--pool-gib 32] [--json FILE]      without a GPU
 Every list is random and new, over the whole pool: a list that was copied before finds its address translations
 warm and flatters some kernels. Blocks of 32 KiB are scattered to slots. Copies alone are timed in a CUDA graph of
 four of them, whose lists are written anew before every replay; the same graph with empty lists is the floor, which
-is printed and not subtracted. What copies cost products: `beside.py`.
+is printed and not subtracted. What copies cost products: `sparda_core/bench/gpu_calibration/beside.py`.
 
 Seen on an H200: plain copies of 2 x 128 KiB 51 GB/s, 1 x 128 KiB 37.5, in parts less (warps that wait for nobody
 overlap by themselves). Float8 with 8 bytes a load 20 GB/s a thread block, however cut: half of plain copies, as if
@@ -25,12 +25,15 @@ import attrs
 import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
-from benchmarks.gpu.beside import Gemms, beside
-from benchmarks.gpu.clock import between, graph_of, median_us
 from benchmarks.gpu.keep import keep
+from sparda_core.bench.gpu_calibration.beside import Subject, beside
+from sparda_core.bench.gpu_calibration.products import layers_of
+from sparda_core.bench.gpu_calibration.sizes import full
+from sparda_core.bench.gpu_clock import between, graph_of, median_us
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.gather.runs import FLOAT8_TUNING, CopyTuning
 from sparda_core.kernels.quantise.reference import dequantise_blocks, quantise_blocks
+from sparda_core.simulator.gpu_fit.beside import PRODUCTS
 
 DEVICE = tests.gpu_env.DEVICE
 ON_GPU = DEVICE.type == "cuda"
@@ -166,19 +169,21 @@ def alone(pool: Pool, setting: Setting) -> dict[str, object]:
     return {"what": "alone", **setting.row(), "gb_s": rate, "empty_us": floor}
 
 
-def cost(pool: Pool, gemms: Gemms, setting: Setting | None) -> dict[str, object]:
+def cost(pool: Pool, gemms: Subject, setting: Setting | None) -> dict[str, object]:
     """Slowdown of products, and GB/s beside them; without a setting, those of the copy engine."""
     rate = setting.guess if setting else 54.0
     nbytes = setting.block_bytes if setting else 4 * BLOCK * D
     count = min(pool.most, int(rate * 10e6) // nbytes) // 16 * 16  # about 10 ms
 
-    def fresh() -> Callable[[], None]:
+    def fresh(share: float) -> tuple[Callable[[], None], float]:
+        some = max(16, int(count * share))
         if setting:
-            return pool.copy(setting, count)[0]
-        first = int(torch.randint(0, pool.blocks.shape[0] - count, ()))
-        return lambda: void(pool.slots[:count].copy_(pool.blocks[first : first + count], non_blocking=True))
+            return pool.copy(setting, some)[0], some * nbytes
+        first = int(torch.randint(0, pool.blocks.shape[0] - some, ()))
+        copy = pool.blocks[first : first + some]
+        return lambda: void(pool.slots[:some].copy_(copy, non_blocking=True)), some * nbytes
 
-    found = beside(gemms, fresh, count * nbytes, rate)
+    found = beside(gemms, fresh)
     none = {"dtype": "bfloat16", "ctas": 0, "in_flight_kib": 0, "parts": 0, "warps": 0, "warm": 0}
     row = setting.row() if setting else none
     what, note = str(setting) if setting else "copy engine", ""
@@ -187,11 +192,11 @@ def cost(pool: Pool, gemms: Gemms, setting: Setting | None) -> dict[str, object]
         note = f"bar {BARS[gemms.batch]} at {LEAST_BESIDE} GB/s {'met' if met else 'MISSED'}"
     say(
         f"beside  {what:58s} batch {gemms.batch:3d}  slowdown {found.slowdown:5.3f}"
-        f"  {found.gb_per_s:5.1f} GB/s  (layer alone {found.alone_us_per_layer:6.1f} us)  {note}"
+        f"  {found.gb_per_s:5.1f} GB/s  (layer alone {(len(PRODUCTS) * found.launch_us):6.1f} us)  {note}"
     )
     return {
         "what": "beside", **row, "batch": gemms.batch, "slowdown": found.slowdown, "gb_s": found.gb_per_s,
-        "alone_us_per_layer": found.alone_us_per_layer,
+        "alone_us_per_layer": (len(PRODUCTS) * found.launch_us),
     }  # fmt: skip
 
 
@@ -222,7 +227,7 @@ def measure(pool: Pool) -> list[dict[str, object]]:
     rows = [alone(pool, setting) for setting in [*plain, *narrow, *others]]
     steps = [Setting(ctas=c, in_flight_kib=kib) for kib in (128, 16) for c in (1, 2, 3, 4, 8, 16, 32)]
     for batch in BARS:
-        gemms = Gemms.of(batch)
+        gemms = layers_of(full(), batch, span_us=30_000.0)
         rows += [cost(pool, gemms, setting) for setting in (None, *steps, *plain[3::2], *narrow[1:4:2])]
     return rows
 

@@ -17,8 +17,8 @@ from typing import Any
 import attrs
 import torch
 
-from benchmarks.gpu.clock import median_us
 from benchmarks.gpu.keep import keep
+from sparda_core.bench.gpu_clock import median_us
 from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
 
 from sparda_core.kernels.attend.bias import ListedBias  # isort: skip

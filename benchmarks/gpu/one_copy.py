@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
-from benchmarks.gpu.clock import between
 from benchmarks.gpu.gather import BLOCK, DEVICE, KIB, ON_GPU, D, Pool
 from benchmarks.gpu.keep import keep
+from sparda_core.bench.gpu_clock import between
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.gather.gpu_layers import await_layer, copy_layers
 from sparda_core.kernels.tables import ARRIVED, COUNT, SIGNALS, LayerLists

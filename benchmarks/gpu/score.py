@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
-from benchmarks.gpu.clock import median_us
 from benchmarks.gpu.keep import keep
+from sparda_core.bench.gpu_clock import median_us
 from sparda_core.device_view import Choice
 from sparda_core.kernels.pool import tiles
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores

@@ -33,7 +33,7 @@ OUT = ROOT / "benchmarks" / "results" / "mutants.json"
 def main(argv: Sequence[str] | None = None) -> int:
     """0 where every mutant was noticed, 1 where one was not, 2 for a list that cannot be run."""
     args = _parser().parse_args(argv)
-    screen = Console(stderr=True)
+    screen = Console(stderr=True, soft_wrap=True)
     try:
         mutants = read_mutants(ROOT / LIST)
         for mutant in mutants:
@@ -106,7 +106,11 @@ def _copies(count: int, limit_s: float) -> Iterator[list[Copy]]:
             copy_tree(root)
             made.append(Copy(root, limit_s=limit_s))
             made[-1].check()
-        yield made
+        try:
+            yield made
+        finally:
+            for copy in made:
+                copy.close()
 
 
 def _check_tests_pass(todo: Sequence[Mutant], copies: Sequence[Copy], screen: Console) -> None:

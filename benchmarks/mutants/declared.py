@@ -30,6 +30,7 @@ class Mutant:
 
     was, now  the text that it replaces, and by what
     tests     as pytest names them; any of them must fail
+    limit_s   where its tests do not end: after how many seconds they are stopped
     """
 
     name: str
@@ -38,6 +39,7 @@ class Mutant:
     was: str
     now: str
     tests: tuple[str, ...] = attrs.field(converter=_as_tuple)
+    limit_s: float | None = None
 
     def applied(self, root: Path) -> str:
         """The file with the bug in it; raises ConfigError where the text does not stand there exactly once."""
@@ -56,7 +58,7 @@ class Mutant:
     def check_tests(self, root: Path) -> None:
         """Raise ConfigError where a test named is not there: pytest would call that a failure."""
         for test in self.tests:
-            file, _, name = test.partition("::")
+            file, _, name = test.partition("[")[0].partition("::")
             path = root / file
             if not path.is_file() or (name and f"def {name}(" not in path.read_text(encoding="utf-8")):
                 raise ConfigError(f"mutant {self.name!r}: test {test} is not there; name one that is")
@@ -64,7 +66,8 @@ class Mutant:
     def digest(self, root: Path) -> str:
         """Changes with whatever may change the outcome: the mutant, its file, the files of its tests."""
         files = (self.file, *(test.partition("::")[0] for test in self.tests))
-        parts = [repr(attrs.astuple(self)), *((root / file).read_text(encoding="utf-8") for file in files)]
+        told = (self.name, self.bug, self.file, self.was, self.now, self.tests)
+        parts = [repr(told), *((root / file).read_text(encoding="utf-8") for file in files)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -24,7 +24,7 @@ its file any more is refused as stale, and `make test` checks that of all of the
 their own ([laws.md](laws.md)).
 
 {counts} Run on {date}, commit `{commit}`, {cpu}, {cores} cores, {minutes:.0f} minutes of tests; GPU kernels by
-Triton's interpreter.
+Triton's interpreter. With `--resume` an outcome is kept as long as the mutant, its file and its tests are the same.
 
 | mutant | the bug it plays | in | noticed by |
 | --- | --- | --- | --- |

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -45,7 +47,7 @@ class Copy:
     """A copy of the tree in which tests are run, one mutant at a time."""
 
     def __init__(self, root: Path, *, limit_s: float) -> None:
-        self.root, self._limit_s = root, limit_s
+        self.root, self.limit_s = root, limit_s
         self._child: subprocess.Popen[str] | None = None
 
     def check(self) -> None:
@@ -59,20 +61,23 @@ class Copy:
 
     def passes(self, tests: tuple[str, ...]) -> tuple[bool, str]:
         """Whether tests pass as things are, and the end of what they print."""
-        code, said = self._pytest(tests, limit_s=len(tests) * self._limit_s)
+        code, said = self._pytest(tests, limit_s=len(tests) * self.limit_s)
         return code == _PASSED, said
 
     def stop(self) -> None:
-        """End the tests under way, if any."""
+        """End the tests under way, if any, and let go of the process that runs them."""
         child = self._child
-        if child is not None and child.poll() is None:
+        if child is None:
+            return
+        if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
     def run(self, mutant: Mutant, digest: str) -> Outcome:
         """Put the bug in, run its tests, take it out."""
         began_s = time.monotonic()
         with self._mutated(mutant):
-            code, said = self._pytest(mutant.tests, limit_s=self._limit_s)
+            code, said = self._pytest(mutant.tests, limit_s=mutant.limit_s or self.limit_s)
         result = {_PASSED: MISSED, _FAILED: CAUGHT, None: HUNG}.get(code, BROKEN)
         failed = _FAILURE.search(said)
         return Outcome(
@@ -99,17 +104,36 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "400",
         }  # fmt: skip
 
+    def _close(self) -> None:
+        """Let go of the process, which has ended."""
+        child, self._child = self._child, None
+        for stream in () if child is None else (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):  # what it never read is still to be written
+                assert stream is not None
+                stream.close()
+
+    def close(self) -> None:
+        """End all."""
+        self.stop()
+        self._close()
+
     def _pytest(self, tests: tuple[str, ...], *, limit_s: float) -> tuple[int | None, str]:
         """Exit code, None where time ran out, and what was printed."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
-        with subprocess.Popen(
-            command, cwd=self.root, env=self._env(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as child:  # fmt: skip
-            self._child = child
-            try:
-                said, _ = child.communicate(timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                self.stop()
-                return None, child.communicate()[0]
-        return child.returncode, said
+        if self._child is None or self._child.poll() is not None:
+            self._close()
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.mutants.zygote"], cwd=self.root, env=self._env(), text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        child, log = self._child, self.root / "pytest.log"
+        assert child.stdin is not None
+        assert child.stdout is not None
+        log.unlink(missing_ok=True)
+        arguments = [str(log), "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
+        child.stdin.write(json.dumps(arguments) + "\n")
+        child.stdin.flush()
+        if not select.select([child.stdout], [], [], limit_s)[0]:
+            self.stop()
+        answer = child.stdout.readline()  # empty where it was stopped
+        said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        return (int(answer) if answer else None), said

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparda_core.cli import calibrate_gpu
 from sparda_core.cli.calibrate_locality import calibrate_locality
 from sparda_core.cli.methods import found
 from sparda_core.cli.options import POSITIVE, add_json, add_model, add_spec, add_text, spec_of
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sparda calibrate`."""
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="what is measured; cpu is all there is today")
+    parser.add_argument(
+        "--device", default="cpu", metavar="NAME", help="what is measured: cpu (decoding), or cuda (a GPU)"
+    )
     parser.add_argument(
         "--locality", type=Path, metavar="RECORDING",
         help="measure nothing: fit churn and reuse to a recording of `sparda record`, and write a locality",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="FILE",
-        help="the profile to write (.toml; default: cpu.toml), or the locality (default: locality.toml)",
+        help="the profile to write (.toml; default: cpu.toml, gpu.toml), or the locality (default: locality.toml)",
     )  # fmt: skip
     parser.add_argument(
         "--contexts", type=POSITIVE, nargs="+", default=[1024, 3072], metavar="TOKENS",
@@ -43,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--selectors", nargs="+", metavar="NAME",
         help="selectors whose operations are measured (default: every one that the model can run)",
     )  # fmt: skip
+    calibrate_gpu.add_arguments(parser)
     add_spec(parser, BlockSpec(), of_model=True)
     add_text(parser)
     add_model(parser)
@@ -53,9 +57,13 @@ def run(args: argparse.Namespace) -> int:
     """Measure, fit, write, and show what was fitted."""
     if args.locality is not None:
         return calibrate_locality(args.locality, args.out or Path("locality.toml"), as_json=args.json)
+    if args.device == "cuda":
+        return calibrate_gpu.calibrate_gpu(args)
     args.out = args.out or Path("cpu.toml")
     if args.device != "cpu":
-        raise ConfigError(f"device={args.device!r} cannot be calibrated yet; known: cpu")
+        raise ConfigError(f"device={args.device!r} cannot be calibrated; known: cpu, cuda")
+    if args.resume or args.quick or args.again:
+        raise ConfigError("--resume, --quick and --again are of --device cuda: a CPU takes a minute, start again")
     if args.out.suffix != ".toml":
         raise ConfigError(f"out={str(args.out)!r} must end in .toml")
     check_place(args.out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -90,6 +91,27 @@ def _new(path: Path, like: str, *, json: bool) -> int:
     return 0
 
 
+def origin(profile: Profile, today: dt.date | None = None) -> list[str]:
+    """How old a profile's numbers are and, of one that was calibrated, by what and on what."""
+    age = _age(profile.date, today or dt.datetime.now(dt.UTC).date())
+    made = getattr(profile, "calibration", None)
+    if made is None:
+        return [f"Numbers of {profile.date}{age}."]
+    commit = "" if made.commit == "None" else f", commit {made.commit[:12]}"
+    software = f"driver {made.driver}, CUDA {made.cuda}, torch {made.torch}, triton {made.triton}"
+    where = f"Calibrated on {made.date[:10]}{age} on {made.gpu}: {software}{commit}"
+    return [f"{where}, by `{made.command}`; samples {made.samples}."]
+
+
+def _age(date: str, today: dt.date) -> str:
+    """In days; nothing for a date that is none."""
+    try:
+        days = (today - dt.date.fromisoformat(date)).days
+    except ValueError:
+        return ""
+    return f" ({days} day{'' if days == 1 else 's'} old)"
+
+
 def _list(title: str, loaded: Sequence[Profile]) -> None:
     rows = [(p.name, p.device, p.title, p.date, ", ".join(_bases(p)), p.digest) for p in loaded]
     show_table(title, ("name", "device", "title", "date", "numbers are", "digest"), rows)
@@ -134,5 +156,5 @@ def _show(profile: Profile) -> None:
         rows.append((name, rest if shown is None else f"{shown:.6g}", unit, basis, source))
     title = f"{profile.name} ({profile.device}, {profile.date}, digest {profile.digest}): {profile.title}"
     bounds = [f"{name} {low:g} to {high:g}" for name, (low, high) in profile.domain().items()]
-    notes = [f"Calibrated for {', '.join(bounds)}."] if bounds else []
+    notes = [*origin(profile), *([f"Calibrated for {', '.join(bounds)}."] if bounds else [])]
     show_table(title, ("number", "value", "unit", "basis", "source"), rows, notes=notes)

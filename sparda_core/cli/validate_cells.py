@@ -13,9 +13,10 @@ import attrs
 from sparda_core.cli.options import SEED
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
-from sparda_core.cli.screen import show_json, show_table
+from sparda_core.cli.screen import show_json
+from sparda_core.cli.validate_tables import line_of, show_list, show_run
 from sparda_core.errors import ConfigError
-from sparda_core.files import check_folder, check_place, csv_text, write_whole
+from sparda_core.files import check_folder, check_place, csv_text, make_folder, write_whole
 
 if TYPE_CHECKING:
     from sparda_core.bench.validate.folder import Run
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 FOLDER, GPU_PROFILE, CPU_PROFILE = Path("sparda-validation"), "h200", "cpu-profile.toml"
 #: The document with every record, beside them.
 DOCUMENT = "validation.json"
+#: Share of the cores that other programs may keep busy before it is said.
+BUSY_SHARE = 0.25
 #: Timed steps of a round on a CPU.
 CPU_STEPS = 8
 _SIZE = number(int, least=1)
@@ -37,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--draw", type=SEED, metavar="SEED", help="draw a list of cells into --out; needs no GPU")
     what.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     what.add_argument("--predict-only", action="store_true", help="predict the records of --out anew, measure nothing")
+    what.add_argument("--measure-only", action="store_true", help="predict nothing: another machine may do that")
+    what.add_argument(
+        "--replay-steps", type=_SIZE, default=24, metavar="STEPS", help="of the timed ones, evenly spread, are replayed"
+    )
     cells = parser.add_argument_group("cells of a GPU")
     cells.add_argument("--cells", type=Path, metavar="FILE", help="a list that --draw wrote (default: the one shipped)")
     cells.add_argument(
@@ -47,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--rounds", type=_SIZE, default=3, metavar="N", help="interleaved rounds of each cell")
     how.add_argument("--round-steps", type=_SIZE, default=32, metavar="STEPS", help="timed steps of a round (GPU)")
     how.add_argument(
-        "--timelines", nargs="+", default=[], metavar="GROUP",
-        help="also trace some steps of the first cell of each of these groups or tiers (GPU)",
+        "--timelines", nargs="+", default=[], metavar="CELL", help="also trace some steps of these cells, by name (GPU)"
     )  # fmt: skip
     how.add_argument("--limit-s", type=number(float, least=1), metavar="S", help="begin no cell after so many seconds")
     how.add_argument("--model", default="smollm2", metavar="NAME|PATH", help="of --device cpu; 'tiny': random weights")
@@ -70,9 +76,19 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         show_list(listed(args), as_json=args.json)
         return 0
-    records = _kept(folder) if args.predict_only else _measured(args, folder)
-    found = _predicted(args, folder, records)
-    _leave(args, folder, found)
+    told = _told(folder)
+    if args.predict_only:
+        records = _kept(folder)
+    else:
+        records = _measured(args, folder)
+        told["measured"] = _here()
+        if args.device == "cuda":
+            told["cells"] = listed(args).provenance
+    if not args.measure_only:
+        records = _predicted(args, folder, records)
+        told["predicted"] = _here()
+    found = _document(folder, records, told)
+    _leave(args, folder, found, notes=_busy(args))
     return 1 if any(record.failed for record in found.records) else 0
 
 
@@ -139,10 +155,9 @@ def _measured(args: argparse.Namespace, folder: Path) -> Sequence[Record]:
         ).run()  # fmt: skip
 
 
-def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]) -> Run:
+def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]) -> Sequence[Record]:
     """The records, predicted anew and kept."""
-    from sparda_core.bench.provenance import provenance
-    from sparda_core.bench.validate.folder import Folder, Run, write_run
+    from sparda_core.bench.validate.folder import Folder
     from sparda_core.bench.validate.predicting import predict_record
 
     kept, made = Folder(folder), []
@@ -150,17 +165,56 @@ def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]
         for done, record in enumerate(records):
             on_gpu = record.cell.device == "cuda"
             profile = args.profile or (GPU_PROFILE if on_gpu else str(folder / CPU_PROFILE))
-            predicted = predict_record(record, profile)
+            predicted = predict_record(record, profile, steps=args.replay_steps)
             if predicted.measured is not None:
                 kept.write(predicted)
             made.append(predicted)
             report("predicted", done + 1, len(records))
-    found = Run(records=made, provenance=provenance())
+    return made
+
+
+def _here() -> dict[str, Any]:
+    """Machine, versions, commit, date, command; and the GPU, where one was at work."""
+    from sparda_core.bench.provenance import provenance
+
+    if "torch" not in sys.modules:
+        return provenance()
+    from sparda_core.bench.gpu_machine import gpu
+
+    return {**provenance(), "gpu": gpu()}
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """Provenance that the folder's document has: what is done now replaces its own part of it."""
+    from sparda_core.bench.validate.folder import read_run
+
+    document = folder / DOCUMENT
+    return dict(read_run(document).provenance) if document.exists() else {}
+
+
+def _document(folder: Path, records: Sequence[Record], told: dict[str, Any]) -> Run:
+    """All records in one file."""
+    from sparda_core.bench.validate.folder import Run, write_run
+
+    found = Run(records=records, provenance=told)
+    make_folder(folder)
     write_run(folder / DOCUMENT, found)
     return found
 
 
-def _leave(args: argparse.Namespace, folder: Path, found: Run) -> None:
+def _busy(args: argparse.Namespace) -> list[str]:
+    """That other programs are in the figures, where a CPU was measured and they kept it busy."""
+    if args.device != "cpu" or args.predict_only:
+        return []
+    from sparda_core.bench.provenance import busy_cores, machine
+
+    busy, cores = busy_cores(), machine()["cores"]
+    if busy is None or busy <= BUSY_SHARE * cores:
+        return []
+    return [f"Other programs keep {busy:.1f} of {cores} cores busy; steps and profile may not match."]
+
+
+def _leave(args: argparse.Namespace, folder: Path, found: Run, *, notes: Sequence[str]) -> None:
     """Show the tables, or the document, and write the CSV."""
     from sparda_core.bench.validate.decided import decisions
     from sparda_core.bench.validate.summary import errors
@@ -174,59 +228,4 @@ def _leave(args: argparse.Namespace, folder: Path, found: Run) -> None:
             "decisions": decisions(found),
         })  # fmt: skip
         return
-    _tables(lines, errors(found.records), decisions(found), folder)
-
-
-def line_of(record: Record) -> dict[str, Any]:
-    """One cell in a line: milliseconds, shares; None where there is nothing."""
-    from sparda_core.bench.validate.record import DRAWN, REPLAYED
-
-    measured = record.measured
-    return {
-        "cell": record.cell.key, "tier": record.tier, "stratum": record.stratum,
-        "measured_ms": None if measured is None else measured.step_s * 1e3, "tokens_per_s": record.tokens_per_s,
-        "repeatability": None if measured is None else measured.repeatability,
-        **{f"{way}_error": record.error(way) for way in (REPLAYED, DRAWN)},
-        "problem": record.refused or next((one.problem for one in record.predicted.values() if one.problem), None),
-    }  # fmt: skip
-
-
-def _tables(
-    lines: Sequence[dict[str, Any]], errors: Sequence[dict[str, Any]], decided: Sequence[dict[str, Any]], folder: Path
-) -> None:  # fmt: skip
-    show_table(
-        "Steps measured, and predicted tokens/s over measured", ("cell", "tier", "stratum", "ms", "repeats", "replayed",
-        "drawn"), [
-            (row["cell"], row["tier"], row["stratum"], row["measured_ms"], _share(row["repeatability"], sign=False),
-             _share(row["replayed_error"]), _share(row["drawn_error"]))
-            for row in lines
-        ], notes=[f"{row['cell']}: {row['problem']}" for row in lines if row["problem"]],
-    )  # fmt: skip
-    heads = ("tier", "stratum", "facts", "cells", "median", "p90", "largest", "mean")
-    show_table("Absolute error of tokens/s", heads, [
-        (row["tier"], row["stratum"] or "all", row["way"], row["cells"],
-         *(_share(row[name], sign=False) for name in ("median", "p90", "largest")), _share(row["signed_mean"]))
-        for row in errors
-    ], notes=[f"Records: {folder}"])  # fmt: skip
-    if decided:
-        show_table("Decisions", ("decision", "kind", "figure"), [
-            (row["decision"], row["kind"], row["figure"]) for row in decided
-        ])  # fmt: skip
-
-
-def _share(value: float | None, *, sign: bool = True) -> str | None:
-    return None if value is None else f"{value:+.1%}" if sign else f"{value:.1%}"
-
-
-def show_list(found: Run, *, as_json: bool) -> None:
-    """Print the cells, or their document."""
-    if as_json:
-        show_json({"provenance": found.provenance, "cells": [
-            {"cell": record.cell, "tier": record.tier, "stratum": record.stratum, "ratio": record.ratio,
-             "groups": record.groups} for record in found.records
-        ]})  # fmt: skip
-        return
-    show_table("Cells", ("cell", "tier", "stratum", "copies / compute", "decisions"), [
-        (record.cell.key, record.tier, record.stratum, record.ratio, ", ".join(record.groups))
-        for record in found.records
-    ], notes=[f"{name.replace('_', ' ')}: {value}" for name, value in found.provenance.items()])  # fmt: skip
+    show_run(lines, errors(found.records), decisions(found), [f"Records: {folder}", *notes])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sparda_core.bench.verdict.judged import Verdict
 
 #: Tables that a terminal gets; the rest lie in the report's files.
-SHOWN = ("strata", "bars", "models", "wins", "parts", "decisions", "worst", "repeats")
+SHOWN = ("strata", "bars", "models", "wins", "parts", "decisions", "hidden", "worst", "repeats")
 #: Name of the report's folder, inside of a validation's folder, or else here.
 INSIDE, HERE = "report", "sparda-validation-report"
 

@@ -105,7 +105,7 @@ def read_checkpoint(path: Path, run: Mapping[str, Any], shapes: Sequence[torch.S
         history = History.from_json(about["history"])
         checkpoint = Checkpoint(run=about["run"], tensors=tensors, history=history, wall_s=float(about["wall_s"]))
         known = dict(checkpoint.run)
-    except (WeightsError, OSError, ValueError, KeyError, TypeError) as error:
+    except (WeightsError, ArithmeticError, AttributeError, OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"checkpoint={str(path)!r} cannot be read ({error}); remove it to start anew") from error
     differs = sorted(key for key in run.keys() | known.keys() if run.get(key) != known.get(key))
     if differs:

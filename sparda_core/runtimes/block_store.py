@@ -67,6 +67,11 @@ class BlockStore:
         return self._pool.used * self._pool.page_bytes
 
     @property
+    def used_pages(self) -> int:
+        """Pages in use; pages shared between rows count once."""
+        return self._pool.used
+
+    @property
     def rows(self) -> tuple[int, ...]:
         """Row ids, oldest first."""
         return self._rows.rows

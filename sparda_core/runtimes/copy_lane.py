@@ -161,6 +161,7 @@ class CopyLane:
     ) -> None:  # fmt: skip
         self._make = functools.partial(_Worker, LinkSchedule(link_bytes_per_s), clock_ns, sleep_s)
         self._last: CopyTicket | None = None
+        self.submitted = 0  # units of all jobs so far
         self._begin()
 
     def _begin(self) -> None:
@@ -182,6 +183,7 @@ class CopyLane:
         if not self._thread.is_alive():
             raise LaneError("copy lane is broken: its thread has died") from self._worker.broken
         ticket = CopyTicket(job, self._worker, self._thread)
+        self.submitted += ticket.units
         if ticket.units:
             self._last = ticket
             self._worker.jobs.put((ticket, job))

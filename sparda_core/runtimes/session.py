@@ -94,6 +94,17 @@ class CpuSession(RowSession):
     def on_layer(self, observer: Callable[[LayerView], None] | None) -> None:
         self._decode.on_layer = observer
 
+    @property
+    def tiers(self) -> Tiers:
+        """Where everything lies, to be looked at and not changed (sparda_core/testing judges sessions by it)."""
+        self._check_open()
+        return self._tiers
+
+    @property
+    def transferred(self) -> int:
+        """Blocks given to the copy lane since the session opened, those of prefill among them; 0 without a lane."""
+        return 0 if self._lane is None else self._lane.submitted
+
     # Rows -----------------------------------------------------------------------------------------
 
     def add(self) -> int:

@@ -99,6 +99,9 @@ class Tiers:
         """After tokens from `stale_from` on changed behind the pools' back: drop those blocks, slot the tail."""
         for pool in self.pools.values():
             pool.invalidate(row, stale_from // self.spec.block)
+        self._slot_tails(row, tokens)
+
+    def _slot_tails(self, row: int, tokens: int) -> None:
         if tokens % self.spec.block:
             for layer in self.pools:
                 self._slot_tail(layer, row, tokens // self.spec.block)
@@ -123,11 +126,13 @@ class Tiers:
         self.host.set_length(row, tokens)
 
     def resize(self, slots: int) -> None:
-        """Change the slots of every pool; resident blocks stay while there is room. All pools or none."""
+        """Change the slots of all pools or none; resident blocks stay while there is room, a row's tail in any case."""
         before = [pool.memory for pool in self.pools.values()]
         try:
             for pool in self.pools.values():
                 pool.resize(slots)
+            for row in self.host.rows if self.pools else ():
+                self._slot_tails(row, self.host.length(row))
         except BaseException:
             for pool, held in zip(self.pools.values(), before, strict=True):
                 pool.memory = held

@@ -36,13 +36,15 @@ CARRIED = {
     "memory": ("reserved_bytes", "link_hbm_weight"),
     "compute": ("product_cluster", "wave_share", "ridge_bend"),
     "launch": ("step_s", "list_s"),
-    "kernels": ("score_s", "select_s", "diff_s", "attend_s"),
+    "kernels": (
+        "score_s", "select_s", "diff_s", "attend_s", "product_s", "project_s", "output_s", "mlp_s", "head_s",
+    ),
     "uva": (
         "in_flight_bytes", "round_trip_s", "repeated_round_trip_s", "cta_bytes_per_s", "beside_bytes_per_s",
         "beside_bend", "late_bytes_per_s", "late_bend", "drag_per_byte", "drag_most_bytes", "sm_in_flight_bytes",
-        "pairs",
+        "pairs", "crowded_bytes_per_s",
     ),
-    "copy_engine": ("call_s",),
+    "copy_engine": ("call_s", "submit_s"),
     "cpu_gather": ("call_s", "gather_bytes_per_s"),
 }  # fmt: skip
 
@@ -59,7 +61,8 @@ def completed(table: Mapping[str, Any]) -> Table:
     full = {name: dict(part) if isinstance(part, Mapping) else part for name, part in table.items()}
     for section, names in CARRIED.items():
         for name in names:
-            _add(full, section, name, functools.partial(_carried, section, name))
+            if name in reference()[section]:
+                _add(full, section, name, functools.partial(_carried, section, name))
     for (section, name), (of_section, of) in SHARES.items():
         _add(full, section, name, functools.partial(_share, full, section, name, of_section, of))
     _add(full, "memory", "host_bytes_per_s", functools.partial(_host, full))

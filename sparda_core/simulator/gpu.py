@@ -12,6 +12,7 @@ from sparda_core.errors import ProfileError
 from sparda_core.plan import Op, StepPlan
 from sparda_core.simulator import gpu_price
 from sparda_core.simulator.gpu_parts import (
+    Calibration,
     Compute,
     CopyEngine,
     CpuGather,
@@ -29,12 +30,14 @@ from sparda_core.simulator.sms import waves_alone
 from sparda_core.work import Work
 
 #: What one H200 was measured for (November 2026); other profiles carry its laws over, and their bounds with them.
-#: Copy CTAs: 1 to 32 beside compute. Bytes in flight: 16 to 128 KiB. Tokens: decode products of 1 to 256 rows,
+#: Copy CTAs: 1 to 32 beside compute. Bytes in flight: 16 to 128 KiB of each, 1 MiB of all: with two and more, kernels
+#: beside them all but stand still. Tokens: decode products of 1 to 256 rows,
 #: and one product of 8192 cubed, which is what a chunk of prefill rests on. Blocks of a gather: 16 KiB and up
 #: (random ones to 128 KiB, contiguous 64 MiB).
 CALIBRATED = {
     "copy_ctas": (1.0, 32.0),
     "in_flight_bytes": (16384.0, 131072.0),
+    "copy_bytes_in_flight": (0.0, float(2**20)),
     "tokens": (1.0, 256.0),
     "prefill_tokens": (1.0, 8192.0),
     "uva_piece_bytes": (16384.0, float(2**30)),
@@ -76,6 +79,7 @@ class GpuProfile(Profile):
     uva: Uva | None = None
     copy_engine: CopyEngine | None = None
     cpu_gather: CpuGather | None = None
+    calibration: Calibration | None = None
     launches: str | None = attrs.field(default=None, validator=_launches, metadata={"setting": True})
     gpus: int = attrs.field(default=1, validator=_gpus, metadata={"setting": True})
     extrapolate: bool = attrs.field(default=False, metadata={"setting": True})
@@ -122,7 +126,8 @@ class GpuProfile(Profile):
 
     def outside(self, op: Op, work: Work, *, plan: StepPlan, tokens: int) -> tuple[str, ...]:
         """In words, what of an operation lies outside the calibrated domain; empty where nothing does."""
-        known, asked = self.domain(), gpu_price.coordinates(op, work, plan, tokens)
+        own_in_flight = self.uva.in_flight_bytes.value if self.uva is not None else 0.0
+        known, asked = self.domain(), gpu_price.coordinates(op, work, plan, tokens, own_in_flight)
         return tuple(
             f"{name}={value:g} (calibrated {known[name][0]:g} to {known[name][1]:g})"
             for name, value in asked.items()
@@ -167,11 +172,13 @@ class GpuProfile(Profile):
         return self.compute.wave_share.at(tokens) / alone
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """A kernel waits longer for its loads the more bytes copies keep in flight; a copy does not.
+        """A kernel waits longer for its loads the more bytes copies keep in flight, a copy beside one that crowds.
 
         SMs and bandwidth are resources of their own.
         """
-        return 1.0 if mine.copies else 1.0 + sum(other.drag for other in others)
+        if mine.copies:
+            return max((mine.crowded[other.crowds] for other in others if not other.copies), default=1.0)
+        return 1.0 + sum(other.drag for other in others)
 
     @property
     def step_s(self) -> float:

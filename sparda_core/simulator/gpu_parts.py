@@ -85,19 +85,30 @@ class Launch:
     list_s: Quantity = number("s", 1e-7, 1e-2)
 
 
+def _own() -> Any:
+    """A number of `Kernels` that a profile may lack."""
+    return attrs.field(default=None, metadata={"unit": "s", "plausible": (1e-7, 1e-4), "zero": True})
+
+
 @attrs.frozen(kw_only=True)
 class Kernels:
     """Seconds that one launch of a small kernel takes beyond its bytes, its FLOPs and its launch gap, by kind.
 
     The way into its loads and out of its stores, and what it does one after the other in between: round trips of a
     search for the k-th largest score, of a diff through its tables, partial results of attention. A kind without a
-    number here takes none.
+    number here takes none. `product` is a launch of a vendor's library by itself, whatever operation it belongs to; of
+    project, output, mlp and head the mean over their launches, small kernels and products.
     """
 
     score_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
     select_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
     diff_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
     attend_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
+    product_s: Quantity | None = _own()
+    project_s: Quantity | None = _own()
+    output_s: Quantity | None = _own()
+    mlp_s: Quantity | None = _own()
+    head_s: Quantity | None = _own()
 
     def of(self, kind: str) -> float:
         """Of a launch of this kind of operation."""
@@ -166,7 +177,7 @@ class Uva:
     Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
     n r / (1 + (n r / c) ** p) ** (1 / p), with p by beside_bend: the fewer tokens it has, the more softly. That is so
     where the copy was there first. One that comes while a kernel runs gets the SMs that it leaves: b is
-    late_bytes_per_s there, and late_bend says p.
+    late_bytes_per_s there, and late_bend says p. Beside attention, whose loads crowd, b is crowded_bytes_per_s.
 
     pairs          what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
     drag_per_byte  what a byte in flight adds to a kernel beside, as a share of the kernel's time alone
@@ -187,6 +198,9 @@ class Uva:
     beside_bend: BendCurve
     late_bend: BendCurve
     pairs: PieceCurve | None = None
+    crowded_bytes_per_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "B/s", "plausible": (1e9, 1e13)}
+    )
 
     def one_bytes_per_s(
         self, in_flight: float, *, repeated: bool = False, beside: bool = False, late: bool = False
@@ -218,6 +232,15 @@ class Uva:
             return min(every, ceiling)
         return bent(every, ceiling, (self.late_bend if late else self.beside_bend).at(tokens))
 
+    def crowded(self, ctas: int, *, in_flight: float = 0.0, tokens: float = 64) -> float:
+        """How many times slower so many thread blocks are beside attention than beside another kernel, >= 1."""
+        if self.crowded_bytes_per_s is None:
+            return 1.0
+        each = in_flight or self.in_flight_bytes.value
+        one = each / (self.round_trip_s.value + each / self.crowded_bytes_per_s.value)
+        there = bent(ctas * one, self.ceiling_bytes_per_s.value, self.beside_bend.at(tokens))
+        return max(1.0, self.bytes_per_s(ctas, in_flight=in_flight, beside=True, tokens=tokens) / there)
+
     def per_sm(self, in_flight: float = 0.0) -> int:
         """Thread blocks with so many bytes in flight that one SM holds."""
         return max(1, int(self.sm_in_flight_bytes.value / (in_flight or self.in_flight_bytes.value)))
@@ -243,11 +266,17 @@ class Uva:
 
 @attrs.frozen(kw_only=True)
 class CopyEngine:
-    """Copies that the host lists: a fixed cost per call, one per piece. Holds no SMs; one call at a time each way."""
+    """Copies that the host lists: a fixed cost per call, one per piece. Holds no SMs; one call at a time each way.
+
+    submit_s  host time for each piece of a call, while the first of them move already; None: no matter
+    """
 
     call_s: Quantity = number("s", 1e-7, 1e-3)
     whole_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
     pieces: PieceCurve
+    submit_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-3), "zero": True}
+    )
 
     def bytes_per_s(self, piece_bytes: float, link_bytes_per_s: float) -> float:
         """Rate of many pieces of this size in one call over a link of this speed."""
@@ -261,6 +290,26 @@ class CpuGather:
 
     call_s: Quantity = number("s", 1e-7, 1e-2)
     gather_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+
+
+@attrs.frozen(kw_only=True)
+class Calibration:
+    """Where a profile that `sparda calibrate` wrote comes from.
+
+    version  of the samples' file
+    samples  twelve hex digits of what was measured (`name.samples.json` beside the profile)
+    """
+
+    version: int
+    gpu: str
+    driver: str
+    cuda: str
+    torch: str
+    triton: str
+    date: str
+    commit: str
+    command: str
+    samples: str
 
 
 def bent(rate: float, ceiling: float, p: float) -> float:

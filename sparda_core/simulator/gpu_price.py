@@ -10,13 +10,15 @@ from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Op, Phase, StepPlan
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
 from sparda_core.simulator.launches import needs_host_list
-from sparda_core.simulator.profile import FLOPS, HBM, LINK, Charge, Grid, Price, moves
+from sparda_core.simulator.profile import CROWD, FLOPS, HBM, LIGHT, LINK, PRODUCT, Charge, Grid, Price, moves
 from sparda_core.simulator.quantity import Quantity
 from sparda_core.work import Work
 
 if TYPE_CHECKING:
     from sparda_core.simulator.gpu import GpuProfile
 
+#: Kinds whose kernels are no light ones. "product" is one of a library's by itself.
+_CROWDS = {Kind.MLP: PRODUCT, Kind.HEAD: PRODUCT, "product": PRODUCT, Kind.ATTEND: CROWD}
 #: Times that a byte crosses host memory: gathered (read, written), then read by the copy.
 _PASSES = {"cpu-gather": 3.0}
 
@@ -26,8 +28,11 @@ def cuts(op: Op) -> bool:
     return moves(op) and op.kind == Kind.FETCH
 
 
-def coordinates(op: Op, work: Work, plan: StepPlan, tokens: int) -> dict[str, float]:
-    """Where an operation lies, by the names of `GpuProfile.domain`."""
+def coordinates(op: Op, work: Work, plan: StepPlan, tokens: int, own_in_flight: float) -> dict[str, float]:
+    """Where an operation lies, by the names of `GpuProfile.domain`.
+
+    own_in_flight  bytes that a copy's thread block keeps in flight where its work does not say
+    """
     if not moves(op):
         return {"tokens" if plan.phase == Phase.DECODE else "prefill_tokens": float(tokens)}
     asked: dict[str, float] = {}
@@ -35,6 +40,7 @@ def coordinates(op: Op, work: Work, plan: StepPlan, tokens: int) -> dict[str, fl
         return asked
     if plan.engine == "uva":
         asked["copy_ctas"] = float(work.sms)
+        asked["copy_bytes_in_flight"] = work.sms * (work.in_flight_bytes or own_in_flight)
         if work.in_flight_bytes:
             asked["in_flight_bytes"] = work.in_flight_bytes
     if work.pieces:
@@ -53,6 +59,7 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
         wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
+        crowds=_CROWDS.get(op.kind, LIGHT),
     )  # fmt: skip
 
 
@@ -71,9 +78,10 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         ctas=gather.grid.ctas if gather else 0, grid=gather.grid if gather else None,
         copy_caps=gather.copy_caps if gather else (), late_caps=gather.late_caps if gather else (),
         drag=_drag(profile, work) if gather else 0.0,
+        crowded=_crowded(profile, work, tokens) if gather else (1.0, 1.0, 1.0),
         tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
-        host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, plan),
+        host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, work, plan),
     )  # fmt: skip
 
 
@@ -93,10 +101,16 @@ def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
     return call_s if profile.launches_of(plan) == "eager" else 0.0
 
 
-def _then_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
-    """After a cut the host launches the next segment, which is a graph."""
-    segments = _is_cut(profile, op, plan) and profile.launches_of(plan) == "segments"
-    return profile.launch.step_s.value if segments else 0.0
+def _then_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
+    """After a cut the host submits or gathers what it has the list of, then launches the next segment, a graph."""
+    if not _is_cut(profile, op, plan):
+        return 0.0
+    segment_s = profile.launch.step_s.value if profile.launches_of(plan) == "segments" else 0.0
+    law = engine_of(profile, plan.engine)
+    if isinstance(law, CpuGather):
+        return segment_s + work.h2d_bytes / law.gather_bytes_per_s.value
+    submit = law.submit_s.value if isinstance(law, CopyEngine) and law.submit_s else 0.0
+    return segment_s + work.pieces * submit
 
 
 def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
@@ -211,6 +225,17 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work, tokens: int) -> _Ctas:
     )  # fmt: skip
 
 
+def _crowded(profile: GpuProfile, work: Work, tokens: int) -> tuple[float, float, float]:
+    """Of a gather beside light kernels, products and attention; copy_caps are its rates beside products."""
+    law, tokens = profile.uva, max(1, tokens)
+    assert law is not None
+    each = work.in_flight_bytes
+    alone, beside = (
+        law.bytes_per_s(work.sms, in_flight=each, beside=beside, tokens=tokens) for beside in (False, True)
+    )
+    return beside / alone, 1.0, law.crowded(work.sms, in_flight=each, tokens=tokens)
+
+
 def _drag(profile: GpuProfile, work: Work) -> float:
     assert profile.uva is not None
     piece = work.h2d_bytes / work.pieces if work.pieces else 0.0
@@ -234,3 +259,16 @@ def engine_of(profile: GpuProfile, engine: str) -> Uva | CopyEngine | CpuGather:
         has = [name for name in profile.engines if getattr(profile, name.replace("-", "_")) is not None]
         raise ProfileError(f"profile {profile.name!r} has no numbers for engine={engine!r}; it has: {', '.join(has)}")
     return law
+
+
+def alone_s(profile: GpuProfile, work: Work) -> float:
+    """Seconds from a kernel of this work to the next of its kind in a graph, where the profile knows nothing of it."""
+    charges = _compute_charges(profile, work)
+    flows_s = max((charge.size / charge.cap for charge in charges), default=0.0)
+    return work.launches * profile.launch.graph_s.value + flows_s
+
+
+def kind_alone_s(profile: GpuProfile, work: Work, kind: str) -> float:
+    """The same where the profile knows what a launch of this kind takes by itself."""
+    own_s = profile.kernels.of(kind) if profile.kernels else 0.0
+    return alone_s(profile, work) + work.launches * own_s

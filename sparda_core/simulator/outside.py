@@ -23,10 +23,11 @@ def overlapped_roofline_s(
     """Mean seconds of a step by a roofline whose offloaded bytes overlap perfectly with those on the device.
 
     An operator takes max(FLOPs / peak, bytes / bandwidth), operators follow one another, and nothing else takes time
-    (GenZ, arXiv 2406.01698, section on its operator model). Offload is one bandwidth for all operators: of M bytes
-    that a step reads, O from beyond the link, M / max((M - O) / device memory, O / link), as the authors' program has
-    it (GenZ-LLM-Analyzer, `get_offload_system`). There M and O are capacities, since every byte is read once a step;
-    here they are bytes read, since most of what is offloaded is not. O is at most M: nothing crosses twice.
+    (GenZ, arXiv 2406.01698; the ceilings measured stand for its efficiency factors). Offload is one bandwidth for all
+    operators: of M bytes that a step reads, O from beyond the link, M / max((M - O) / device memory, O / link), as the
+    authors' program has it (GenZ-LLM-Analyzer, `get_offload_system`). There M and O are capacities, since every byte is
+    read once a step; here they are bytes read, since most of what is offloaded is not. O is at most M: nothing crosses
+    twice.
 
     Raises ProfileError for a profile without ceilings (a CPU's).
     """

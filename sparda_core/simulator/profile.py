@@ -17,6 +17,8 @@ from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
 RUNTIME_KINDS = frozenset(map(str, Kind))
+#: What a compute kernel does to copies: next to nothing, what a large product does, what attention does.
+LIGHT, PRODUCT, CROWD = 0, 1, 2
 #: What an operation can wait for, by the label of its flow.
 FLOPS, HBM, LINK, TIME = "flops", "hbm", "link", "time"
 
@@ -66,6 +68,8 @@ class Price:
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
     late_caps  its rate beside compute where its first CTA found an SM while a compute kernel ran; empty: as copy_caps
     drag       what the bytes that a copy keeps in flight add to a kernel beside it, as a share of its time alone
+    crowds     how hard a compute kernel is on the loads of a copy beside it: LIGHT, PRODUCT or CROWD
+    crowded    of a copy kernel: how much longer its blocks take beside each of these than copy_caps says
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
     then_s     host time after issuing it, before the next operation is issued
@@ -88,6 +92,8 @@ class Price:
     copy_caps: tuple[tuple[float, float], ...] = ()
     late_caps: tuple[float, ...] = ()
     drag: float = 0.0
+    crowds: int = LIGHT
+    crowded: tuple[float, float, float] = (1.0, 1.0, 1.0)
     queue: str = ""
     host_waits: bool = False
     then_s: float = 0.0
@@ -134,6 +140,8 @@ class Profile(abc.ABC):
     @abc.abstractmethod
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
         """How much slower the flows of `mine` are while `others` of its replica run, >= 1.
+
+        Of a copy whose rates beside compute are given (copy_caps) compared with these: beside a light kernel below 1.
 
         What more waves take is added, copy_caps and late_caps come on top. The order of `others` says nothing, nor
         does how much a charge of any of them moves, but for none at all.

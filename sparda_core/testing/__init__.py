@@ -9,9 +9,15 @@ examples with hypothesis, which the extra `sparda[testing]` brings.
 
 from __future__ import annotations
 
+from sparda_core.testing.check_runtime import check_runtime
 from sparda_core.testing.check_selector import SELECTOR_LAWS, check_selector
 from sparda_core.testing.law import Law, LawBroken, Verdict
+from sparda_core.testing.runtime_laws import RUNTIME_LAWS
 from sparda_core.testing.scene import Scene, scenes
+from sparda_core.testing.stage import Stage
 from sparda_core.testing.trial import Sight, Trial
 
-__all__ = ["SELECTOR_LAWS", "Law", "LawBroken", "Scene", "Sight", "Trial", "Verdict", "check_selector", "scenes"]
+__all__ = [
+    "RUNTIME_LAWS", "SELECTOR_LAWS", "Law", "LawBroken", "Scene", "Sight", "Stage", "Trial", "Verdict", "check_runtime",
+    "check_selector", "scenes",
+]  # fmt: skip

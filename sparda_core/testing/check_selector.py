@@ -14,7 +14,7 @@ from sparda_core.testing.law import Law, LawBroken, Verdict, chosen_laws, told
 from sparda_core.testing.laws_of_choice import CHOICE_LAWS
 from sparda_core.testing.laws_of_declaration import DECLARATION_LAWS
 from sparda_core.testing.laws_of_density import DENSITY_LAWS
-from sparda_core.testing.laws_of_device import DEVICE_LAWS
+from sparda_core.testing.laws_of_device import DEVICE_LAWS, require_runnable
 from sparda_core.testing.laws_of_rows import ROW_LAWS
 from sparda_core.testing.laws_of_sameness import SAMENESS_LAWS
 from sparda_core.testing.laws_of_scores import SCORE_LAWS
@@ -43,11 +43,13 @@ def check_selector(
     examples   how many scenes to draw instead
     device     where its GPU half is compared with its CPU half, "cuda" (or "cpu", under Triton's interpreter);
                None: law "device" is waived
-    raises     LawBroken, an AssertionError; ConfigError where no scene suits the selector, where a law is unknown, and
-               where hypothesis is not installed
+    raises     LawBroken, an AssertionError; ConfigError where no scene suits the selector, where a law is unknown,
+               where there is no such device, and where hypothesis is not installed
     """
     given_exempt = dict(exempt or {})
     chosen = chosen_laws(SELECTOR_LAWS, laws, given_exempt)
+    if device is not None:
+        require_runnable(device)
     run = _Run(selector, chosen, reference, device)
     with ComputeThreads(1):  # scenes are small: handing their work to a second thread takes longer than doing it
         if scene is not None:

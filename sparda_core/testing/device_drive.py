@@ -100,7 +100,9 @@ class DeviceDrive:
     def _entries(
         self, texts: Sequence[int], positions: Sequence[int], layer: int, lead: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        world, size = self.world, (len(texts), self.world.shape.kv_heads, self.world.entries.shape[3] + 2)
+        world = self.world
+        capacity = min(world.entries.shape[3] + 2, world.spec.entry_count(self.room.tokens))
+        size = (len(texts), world.shape.kv_heads, capacity)
         entries = torch.full((*size, world.shape.head_dim), _NAN, device=self.room.device)
         means = torch.full(size, _NAN, device=self.room.device)
         for i, (text, at) in enumerate(zip(texts, positions, strict=True)):

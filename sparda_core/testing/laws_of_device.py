@@ -18,13 +18,19 @@ from sparda_core.testing.trial import Trial
 _NEAR = 1e-4
 
 
+def require_runnable(device: str) -> None:
+    """Raise ConfigError where kernels cannot run on a device in this process."""
+    if torch.device(device).type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ConfigError(f"device={device!r} needs TRITON_INTERPRET=1 before anything imports Triton, or a GPU")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={device!r} is not there; leave it out, and law 'device' is waived")
+
+
 def _no_device(trial: Trial) -> str | None:
     if trial.device is None:
         return "no device was given"
     if type(trial.selector).bind_device is Selector.bind_device:
         return "it has no GPU half (bind_device)"
-    if not torch.device(trial.device).type == "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ConfigError(f"device={trial.device!r} needs TRITON_INTERPRET=1 before anything imports Triton")
     return None
 
 
@@ -34,7 +40,7 @@ def _device(trial: Trial) -> None:
     here = trial.drive(seen=lambda view: views.__setitem__(view.layer, view))
     there = DeviceDrive(
         trial.selector, trial.world(), places=len(rows) + 1, device=torch.device(trial.device or "cpu"),
-        tokens=trial.scene.last + trial.spec.block, lead=trial.lead,
+        tokens=trial.most_tokens, lead=trial.lead,
     )  # fmt: skip
     for row in rows:
         here.prefill(row, trial.scene.tokens[row])

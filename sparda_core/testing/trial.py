@@ -77,7 +77,12 @@ class Trial:
     @functools.cached_property
     def spec(self) -> BlockSpec:
         """The cut that the selector asks for."""
-        return self.selector.cut(self.scene.spec, self.scene.last)
+        return self.selector.cut(self.scene.spec, self.most_tokens)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that a GPU half is made for: no row has more."""
+        return max(self.scene.last, 2 * self.scene.spec.window)
 
     def refusal(self) -> str | None:
         """Why the selector does not serve this scene; None where it does."""

@@ -29,7 +29,7 @@ from sparda_core.kernels.score_forecast.reference import forecast_block_scores a
 from sparda_core.kernels.score_query.reference import query_block_scores as query_reference
 from sparda_core.runtimes.gpu.pinning import pinned_empty
 from sparda_core.selection import check_selection
-from tests.agreement.dense_model import DenseRow
+from sparda_core.testing.dense_row import DenseRow
 from tests.agreement.worlds import MODEL, SHAPE, SPEC, TOKENS, pair
 from tests.cases.poison import poison_what_no_row_owns
 from tests.gpu.attend.cases import NAN, TOLERANCE, Rows, make_rows, relative_error, widened

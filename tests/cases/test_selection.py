@@ -16,7 +16,7 @@ from sparda_core.errors import ConfigError, UnknownNameError, WeightsError
 from sparda_core.kernels.topk.cpu import choose_blocks as choose_on_cpu
 from sparda_core.kernels.topk.gpu import choose_blocks as choose_on_gpu
 from sparda_core.kernels.topk.reference import choose_blocks as choose_reference
-from tests.agreement.dense_model import DenseRow
+from sparda_core.testing.dense_row import DenseRow
 from tests.agreement.worlds import MODEL, SHAPE, SPEC, TOKENS, pair
 from tests.gpu.attend.cases import TOLERANCE, make_rows, relative_error
 from tests.gpu.attend.test_attend_gpu import _by_slots

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import torch
 
+from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.session import CpuSession
 from tests.agreement.worlds import SPEC, TOKENS, pair
 
@@ -25,7 +26,7 @@ PAIRS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("window", "resident", {}),
 )
 Answer = torch.Tensor | None
-Act = Callable[[CpuSession], Answer]
+Act = Callable[[Any], Answer]
 
 
 @attrs.frozen
@@ -37,7 +38,7 @@ class State:
     host_bytes: int
 
     @classmethod
-    def of(cls, session: CpuSession) -> State:
+    def of(cls, session: RowSession) -> State:
         """The state now."""
         lengths = tuple(session.length(row) for row in session.rows)
         return cls(lengths, session.spec.budget, session.used_bytes["host"])
@@ -52,8 +53,10 @@ def _step(*tokens: int) -> Act:
     return lambda session: session.decode(dict(zip(session.rows, tokens, strict=True))).logits.clone()
 
 
-def _quietly(act: Callable[[CpuSession], Any]) -> Act:
-    def run(session: CpuSession) -> None:
+def quietly(act: Callable[[Any], Any]) -> Act:
+    """An act without an answer."""
+
+    def run(session: Any) -> None:
         act(session)
 
     return run
@@ -61,22 +64,22 @@ def _quietly(act: Callable[[CpuSession], Any]) -> Act:
 
 #: Two rows that share pages, a third, a row of another session's cache; budgets, crops, blocks that fill up.
 ACTS: dict[str, Act] = {
-    "add": _quietly(lambda s: s.add()),
+    "add": quietly(lambda s: s.add()),
     "prefill": lambda s: s.prefill(s.rows[0], TOKENS[:45], chunk=17),
     "step": _step(5),
-    "add another": _quietly(lambda s: s.add()),
+    "add another": quietly(lambda s: s.add()),
     "prefill by choice": lambda s: s.prefill(s.rows[1], TOKENS[60:83], mode="selector", chunk=9),
     "step of two": _step(7, 8),
-    "fork": _quietly(lambda s: s.fork(s.rows[0])),
+    "fork": quietly(lambda s: s.fork(s.rows[0])),
     "step of three": _step(1, 2, 3),
-    "crop": _quietly(lambda s: s.crop(s.rows[0], 37)),
+    "crop": quietly(lambda s: s.crop(s.rows[0], 37)),
     "step after a crop": _step(4, 5, 6),
-    "more blocks": _quietly(lambda s: s.set_budget(SPEC.budget + 1)),
+    "more blocks": quietly(lambda s: s.set_budget(SPEC.budget + 1)),
     "step with more blocks": _step(9, 9, 9),
-    "fewer blocks": _quietly(lambda s: s.set_budget(SPEC.budget)),
-    "adopt": _quietly(lambda s: s.adopt(s.snapshot(s.rows[1]))),
+    "fewer blocks": quietly(lambda s: s.set_budget(SPEC.budget)),
+    "adopt": quietly(lambda s: s.adopt(s.snapshot(s.rows[1]))),
     "step of four": _step(3, 1, 4, 1),
-    "retire": _quietly(lambda s: s.retire(s.rows[1])),
+    "retire": quietly(lambda s: s.retire(s.rows[1])),
     "step of the rest": _step(6, 2, 8),
 }
 
@@ -86,28 +89,34 @@ def opened(selector: str, runtime: str, options: Mapping[str, Any]) -> CpuSessio
     return pair(selector, runtime, runtime_options=dict(options), keep_queries=20, threads=1).open_cpu()
 
 
-def plainly(selector: str, runtime: str, options: Mapping[str, Any]) -> tuple[list[Answer], list[State]]:
-    """Answers, and the state after each act, of a story in which nothing goes wrong."""
+def told(session: RowSession, acts: Mapping[str, Act] = ACTS) -> tuple[list[Answer], list[State]]:
+    """Answers, and the state after each act."""
     answers, states = [], []
-    with opened(selector, runtime, options) as session:
-        for act in ACTS.values():
-            answers.append(act(session))
-            states.append(State.of(session))
+    for act in acts.values():
+        answers.append(act(session))
+        states.append(State.of(session))
     return answers, states
 
 
+def plainly(selector: str, runtime: str, options: Mapping[str, Any]) -> tuple[list[Answer], list[State]]:
+    """The story in which nothing goes wrong."""
+    with opened(selector, runtime, options) as session:
+        return told(session)
+
+
 def retold(
-    session: CpuSession, spoilt: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]],
-    failures: tuple[type[BaseException], ...], want: tuple[list[Answer], list[State]],
+    session: RowSession, spoilt: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]],
+    failures: tuple[type[BaseException], ...], want: tuple[list[Answer], list[State]], *,
+    acts: Mapping[str, Act] = ACTS, within: float = 0.0,
 ) -> int:  # fmt: skip
     """Tell the story with some acts spoilt, each in a context of its own; how many of them raised one of `failures`.
 
     A spoilt act that raised is told again, unless it was done although it raised. Raises AssertionError where a state
-    or an answer is not that of the plain story.
+    or an answer is not that of the plain story, `within` so much.
     """
     failed = 0
     before = State.of(session)
-    for (name, act), answer, after in zip(ACTS.items(), *want, strict=True):
+    for (name, act), answer, after in zip(acts.items(), *want, strict=True):
         got: Answer = None
         done = False
         if name in spoilt:
@@ -126,6 +135,6 @@ def retold(
             got = act(session)
         assert State.of(session) == after, f"after {name!r}"
         if answer is not None and got is not None:  # None: it was made, and nobody heard the answer
-            np.testing.assert_array_equal(got.numpy(), answer.numpy(), err_msg=f"answer of {name!r}")
+            np.testing.assert_allclose(got.numpy(), answer.numpy(), within, within, err_msg=f"answer of {name!r}")
         before = after
     return failed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from sparda_core.errors import CapacityError, LaneError
+from sparda_core.files import write_whole
 from sparda_core.runtimes.copy_lane import CopyJob, CopyLane
 from sparda_core.runtimes.entry_store import EntryStore
 from sparda_core.runtimes.pages import PagePool
@@ -193,3 +196,19 @@ def test_a_cropped_row_that_grows_again_is_as_one_that_never_was_longer(pair: tu
         for token in (2, 6, 5, 3, 5, 8, 9, 7, 9):
             got, want = (each.decode({0: token}).logits for each in (session, calm))
             torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+def test_an_interrupt_right_after_the_file_beside_was_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = os.open
+
+    def cut(*given: Any) -> int:
+        os.close(made(*given))
+        raise Cut
+
+    monkeypatch.setattr(os, "open", cut)
+    with pytest.raises(Cut):
+        write_whole(tmp_path / "a.json", "text")
+    monkeypatch.undo()
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from tests.chaos.cuts import NIGHTLY, Cut, Place, alarm_after, chosen, cut_at, m
 from tests.chaos.story import ACTS, PAIRS, opened, plainly, retold
 
 #: Moments tried of each act; nightly, every place of the code.
-MOST = 10_000 if NIGHTLY else 8
+MOST = 10_000 if NIGHTLY else 4
 
 
 def places_of(selector: str, runtime: str, options: Mapping[str, Any]) -> dict[str, list[Place]]:

@@ -19,9 +19,12 @@ from sparda_core.plan import Kind, Op
 from sparda_core.runtimes import copy_lane, prefill_chunk
 from sparda_core.runtimes.copy_lane import CopyJob
 from sparda_core.runtimes.executor import Executor
+from sparda_core.runtimes.link import LinkSchedule
 from sparda_core.runtimes.session import CpuSession
+from tests.agreement.worlds import TOKENS, pair
 from tests.chaos.cuts import NIGHTLY
-from tests.chaos.story import ACTS, PAIRS, Answer, State, opened, plainly, retold
+from tests.chaos.story import ACTS, PAIRS, Answer, State, opened, plainly, retold, told
+from tests.storage.test_copy_lane import Clock
 
 OFFLOADED = [pair for pair in PAIRS if pair[1] != "resident"]
 #: Longest delay. A step of the tests' model takes some milliseconds in all.
@@ -61,14 +64,6 @@ def late_compute(session: CpuSession, draw: random.Random) -> None:
     for executor in executors:
         for step in executor._steps:
             object.__setattr__(step, "run", behind(step.run))
-
-
-def told(session: CpuSession) -> tuple[list[Answer], list[State]]:
-    answers, states = [], []
-    for act in ACTS.values():
-        answers.append(act(session))
-        states.append(State.of(session))
-    return answers, states
 
 
 def same(got: tuple[list[Answer], list[State]], want: tuple[list[Answer], list[State]]) -> bool:
@@ -224,3 +219,28 @@ def test_nothing_is_written_any_more_once_a_call_has_failed(monkeypatch: pytest.
             with pytest.raises(KeyboardInterrupt):
                 session.decode(dict.fromkeys(session.rows, token))
             assert begun == ended, "a copy was still under way"
+
+
+@pytest.mark.parametrize("link_bytes_per_s", [1e9, None])
+def test_blocks_that_a_link_has_not_brought_are_late_and_no_others(link_bytes_per_s: float | None) -> None:
+    """On a clock that stands still but where somebody sleeps, a link brings nothing before it is waited for; without
+    a limit, everything is there once the thread has copied it.
+    """
+    clock = Clock()
+    combination = pair("forecast", "offload-prefetch", threads=1, link_bytes_per_s=link_bytes_per_s)
+    with combination.open_cpu() as session:
+        session.prefill(session.add(), TOKENS[:70])
+        assert session._lane is not None
+        worker, waited = session._lane._worker, session._decode._waited
+        worker.clock_ns, worker.sleep_s = clock.read, clock.sleep
+        worker.link = LinkSchedule(link_bytes_per_s)
+
+        def patiently(op: Op, ticket: Any, state: Any) -> None:
+            ticket.settle()
+            waited(op, ticket, state)
+
+        session._executor._waited = patiently
+        met = [session.decode({0: token}).facts for token in (3, 1, 4)]
+    misses, late = (sum(getattr(facts, name).sum() for facts in met) for name in ("misses", "late"))
+    assert misses > 0
+    assert late == (misses if link_bytes_per_s is not None else 0)

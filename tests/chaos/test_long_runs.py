@@ -22,7 +22,7 @@ from tests.distill.toy import toy_config, toy_model, toy_stream
 from tests.evaluate.test_study_run import rows_of, study, timeless
 
 #: Moments that each run is cut at.
-MOST = 2000 if NIGHTLY else 8
+MOST = 2000 if NIGHTLY else 5
 GRID = Grid(base=Scenario(context=4096), axes={"batch": (1, 2, 4), "runtime": ("resident", "offload-sync")})
 
 

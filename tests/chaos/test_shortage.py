@@ -14,7 +14,7 @@ from tests.chaos.shortage import refused, sites
 from tests.chaos.story import ACTS, PAIRS, opened, plainly, retold
 
 #: Allocations refused of each act; nightly, every place of the code that makes one.
-MOST = 10_000 if NIGHTLY else 6
+MOST = 10_000 if NIGHTLY else 4
 SHORT = (CapacityError, MemoryError, RuntimeError)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ MUTANT = Mutant(name="m", bug="b", file="a.py", was="x = 1", now="x = 2", tests=
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "benchmarks" / "mutants", tmp_path / "benchmarks" / "mutants")
     (tmp_path / "sparda_core").mkdir()
     (tmp_path / "sparda_core" / "__init__.py").touch()
     (tmp_path / "a.py").write_text("x = 1\ny = 1\n")
@@ -79,7 +81,7 @@ def test_a_test_that_is_not_there_is_refused(test: str, tree: Path) -> None:
 
 
 def test_lists_that_mean_nothing_are_refused(tmp_path: Path) -> None:
-    given = attrs.asdict(MUTANT, filter=lambda field, _: field.name != "tests")
+    given = attrs.asdict(MUTANT, filter=lambda field, _: field.name not in ("tests", "limit_s"))
     entry = "[[mutant]]\n" + "".join(f"{key} = {value!r}\n" for key, value in given.items())
     (tmp_path / "list.toml").write_text(entry)
     with pytest.raises(ConfigError, match="an entry needs name, bug"):
@@ -94,15 +96,29 @@ def test_lists_that_mean_nothing_are_refused(tmp_path: Path) -> None:
 def test_a_bug_is_noticed_missed_or_breaks_its_tests_and_is_taken_out_again(tree: Path) -> None:
     copy, before = Copy(tree, limit_s=60), (tree / "a.py").stat().st_mtime_ns
     copy.check()
-    assert copy.passes(("test_a.py", "test_y.py"))[0]
-    caught = copy.run(MUTANT, "d")
-    assert (caught.result, caught.by) == (CAUGHT, "test_a.py::test_x")
-    assert copy.run(attrs.evolve(MUTANT, tests=("test_y.py",)), "d").result == MISSED
-    assert copy.run(attrs.evolve(MUTANT, tests=("absent.py",)), "d").result == BROKEN
-    assert (tree / "a.py").read_text() == "x = 1\ny = 1\n"
-    assert (tree / "a.py").stat().st_mtime_ns == before
-    endless = Copy(tree, limit_s=3).run(attrs.evolve(MUTANT, now="while True: pass"), "d")
-    assert endless.result == HUNG
+    try:
+        assert copy.passes(("test_a.py", "test_y.py"))[0]
+        caught = copy.run(MUTANT, "d")
+        assert (caught.result, caught.by) == (CAUGHT, "test_a.py::test_x")
+        assert copy.run(attrs.evolve(MUTANT, tests=("test_y.py",)), "d").result == MISSED
+        assert copy.run(attrs.evolve(MUTANT, tests=("absent.py",)), "d").result == BROKEN
+        died = copy.run(attrs.evolve(MUTANT, now="import os; os._exit(9)"), "d")
+        assert died.result == BROKEN, "a test that takes the process with it says nothing"
+        assert copy.run(MUTANT, "d").result == CAUGHT
+        assert (tree / "a.py").read_text() == "x = 1\ny = 1\n"
+        assert (tree / "a.py").stat().st_mtime_ns == before
+    finally:
+        copy.close()
+
+
+def test_tests_that_do_not_end_are_ended_and_the_next_ones_run(tree: Path) -> None:
+    copy = Copy(tree, limit_s=60)
+    try:
+        assert copy.run(MUTANT, "d").result == CAUGHT
+        assert copy.run(attrs.evolve(MUTANT, now="while True: pass", limit_s=2), "d").result == HUNG
+        assert copy.run(MUTANT, "d").result == CAUGHT
+    finally:
+        copy.close()
 
 
 def test_code_that_does_not_lie_in_the_copy_is_refused(tmp_path: Path, tree: Path) -> None:

@@ -14,7 +14,8 @@ import attrs
 import pytest
 
 from sparda_core.simulator.gpu import GpuProfile
-from tests.simulator.beside import TOKENS, Copy, h200, slowdown
+from sparda_core.simulator.gpu_fit.beside import Copy, slowdown
+from tests.simulator.beside import TOKENS, h200
 
 #: What a second wave cost in these sessions at 16, 64 and 256 rows: from three lone CTAs.
 WAVE_SHARE = (0.0765, 0.1936, 0.7196)

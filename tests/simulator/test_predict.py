@@ -166,7 +166,7 @@ def test_where_it_comes_from_is_told() -> None:
     told = of(pipeline(3, early=True), by_kind(TABLE), profile=load_profile("h200")).provenance
     assert told["profile"] == "h200"
     assert told["profile_digest"] == load_profile("h200").digest
-    assert "host_bytes_per_s" in told["priors"]
+    assert "reserved_bytes" in told["priors"]
     assert (told["engine"], told["launches"]) == ("uva", "graph")
 
 
@@ -221,13 +221,13 @@ def test_an_8b_model_cannot_decode_faster_than_its_weights_are_read() -> None:
 
 
 def test_the_decode_products_of_a_layer_take_what_was_measured_at_batch_1_and_16() -> None:
-    kinds = (Kind.PROJECT, Kind.OUTPUT, Kind.MLP, Kind.MLP, Kind.MLP)
+    profile = load_profile("h200")
     sizes = (4096 * 4096, 4096 * 4096, *([4096 * 16384] * 3))
-    ops = [Op(kind=kind, layer=i) for i, kind in enumerate(kinds)]
-    for batch, measured_s in ((1, 127e-6), (16, 132e-6), (64, 135e-6)):
+    ops = [Op(kind="product", layer=i) for i in range(5)]
+    for batch, measured_s in ((1, 129.3e-6), (16, 131.5e-6), (64, 132.8e-6)):
         table = {op.name: Work(flops=2 * s * batch, hbm_bytes=2 * s) for op, s in zip(ops, sizes, strict=True)}
-        got = of(plan(*ops), by_kind(table), profile=load_profile("h200"))
-        assert got.step_s - 10e-6 == pytest.approx(measured_s, rel=0.08)
+        got = of(plan(*ops), by_kind(table), profile=profile)
+        assert got.step_s - profile.step_s == pytest.approx(measured_s, rel=0.02)
 
 
 # Microseconds of one layer's misses by two CTAs beside nothing, as measured, with 12 us of events and launch in them.
@@ -279,6 +279,6 @@ def test_an_h200_holds_24_resident_sequences_of_128k_and_not_32() -> None:
     assert got.problem is not None
     assert got.problem.tier == "device"
     assert got.need.resident == pytest.approx(32 * 4 * 2**30)
-    # 31 of 32 layers are on the host: 33 sequences of 3.9 GiB fit into its 128 GiB, 34 do not.
-    assert eight(eight_plan(early=True), batch=33).feasible
-    assert not eight(eight_plan(early=True), batch=34).feasible
+    # 31 of 32 layers are on the host: 32 sequences of 3.9 GiB fit into the 126 GiB of that machine, 33 do not.
+    assert eight(eight_plan(early=True), batch=32).feasible
+    assert not eight(eight_plan(early=True), batch=33).feasible

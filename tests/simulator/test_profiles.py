@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sparda_core.cli.profile import numbers
 from sparda_core.errors import ProfileError, UnknownNameError
 from sparda_core.simulator.cpu import KindCost
-from sparda_core.simulator.derive import FOLDER, REQUIRED, completed
+from sparda_core.simulator.derive import REQUIRED, completed
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.lint import lint
 from sparda_core.simulator.profile import Profile
@@ -32,9 +32,12 @@ from sparda_core.simulator.profile_file import (
 from sparda_core.simulator.profile_template import HOW, template
 from sparda_core.simulator.quantity import Basis, PieceCurve, Quantity
 from sparda_core.whatif.scenario import Scenario
+from tests.simulator.beside import BY_HAND
+from tests.simulator.beside import h200 as by_hand
 from tests.simulator.scenes import cpu
 
-H200 = (FOLDER / "h200.toml").read_text(encoding="utf-8")
+#: A whole file, every number written as people write it.
+H200 = BY_HAND.read_text(encoding="utf-8")
 
 
 def gpu_named(name: str) -> GpuProfile:
@@ -67,9 +70,8 @@ def test_every_number_of_the_h200_names_what_it_rests_on() -> None:
     assert len(bases) >= 30
     assert bases["link.h2d_bytes_per_s"] == Basis.MEASURED
     assert {name for name, basis in bases.items() if basis == Basis.PRIOR} == {
-        "memory.reserved_bytes", "memory.host_bytes", "memory.host_bytes_per_s", "launch.eager_s", "launch.step_s",
-        "launch.list_s", "cpu_gather.call_s", "cpu_gather.gather_bytes_per_s",
-    }  # fmt: skip
+        "memory.reserved_bytes",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(set(profile_names()) - {"h200"}))
@@ -94,7 +96,7 @@ def test_the_digest_changes_with_any_number() -> None:
         ("value = 761e12", "value = nan", "value=nan"),
         ("value = 761e12", 'value = "761e12"', "flop_per_s: '761e12' must be a number"),
         ("value = 761e12", "value = true", "flop_per_s: True must be a number"),
-        ("value = 761e12", f"value = {10**400}", "malformed"),
+        ("value = 761e12", f"value = {10**400}", "more than 64 bits"),
         ('device = "gpu"', "device = []", r"device=\[\] must be one of"),
         ('device = "gpu"', f"deep = {'[' * 5000}", "not TOML"),
         ("tokens = [16, 64, 256]", 'tokens = "123"', "'1' must be a number"),
@@ -199,14 +201,14 @@ def test_texts_with_quotes_and_letters_of_any_kind_survive_writing(tmp_path: Pat
 
 @pytest.mark.parametrize(("piece", "rate"), [(16384, 4.4e9), (32768, 28.9e9), (65536, 38.9e9)])
 def test_the_copy_engine_falls_off_for_small_pieces_as_measured(piece: int, rate: float) -> None:
-    engine = h200().copy_engine
+    engine = by_hand().copy_engine
     assert engine is not None
     assert engine.bytes_per_s(piece, 55.4e9) == pytest.approx(rate, rel=1e-9)
     assert engine.bytes_per_s(2**30, 55.4e9) == pytest.approx(55.4e9, rel=0.001)
 
 
 def test_another_link_scales_what_depends_on_it_and_says_so() -> None:
-    slower = h200().with_link(27.7e9)
+    slower = by_hand().with_link(27.7e9)
     assert slower.capacity()["h2d"] == 27.7e9
     assert slower.uva is not None
     assert slower.uva.ceiling_bytes_per_s.value == 50.7e9 / 2
@@ -224,13 +226,13 @@ def test_a_link_faster_than_its_generation_carries_is_refused() -> None:
 
 
 def test_another_generation_is_used_as_well_as_the_measured_one() -> None:
-    six = h200().with_pcie(6)
+    six = by_hand().with_pcie(6)
     assert six.capacity()["h2d"] == pytest.approx(114e9 * 55.4 / 60.2)
     assert six.uva is not None
     assert six.uva.ceiling_bytes_per_s.value == pytest.approx(114e9 * 50.7 / 60.2)
     assert lint(six) == ()
     assert h200().with_pcie(5) == h200()
-    narrow = h200().with_pcie(5, lanes=8)
+    narrow = by_hand().with_pcie(5, lanes=8)
     assert narrow.capacity()["h2d"] == 55.4e9 / 2
     with pytest.raises(ProfileError, match="generation=7 is unknown; known: 3, 4, 5, 6"):
         h200().with_pcie(7)
@@ -248,7 +250,7 @@ def test_the_twelve_numbers_a_file_must_state_are_enough() -> None:
     assert {bases[f"{section}.{name}"] for section, name in HOW} == {Basis.PRIOR}
     assert bases["uva.ceiling_bytes_per_s"] == bases["copy_engine.pieces"] == Basis.DERIVED
     # What was only assumed for the H200 stays an assumption.
-    assert bases["memory.reserved_bytes"] == bases["launch.list_s"] == Basis.PRIOR
+    assert bases["memory.reserved_bytes"] == Basis.PRIOR
     assert {n: q for n, q in values(mine).items() if q != values(like)[n]} == {}
 
 
@@ -271,15 +273,15 @@ def test_a_file_without_one_of_the_twelve_is_refused_with_its_name(line: str) ->
 
 
 def test_what_is_carried_over_follows_the_numbers_stated() -> None:
-    text = template("mine", h200()).replace("value = 132.0", "value = 66.0").replace("55400000000.0", "52e9")
+    text = template("mine", h200()).replace("value = 132.0", "value = 66.0").replace("55360000000.0", "52e9")
     half = parse_profile(text)
     assert isinstance(half, GpuProfile)
     assert half.compute.product_ctas.value == 64
     assert half.uva is not None
-    assert half.uva.ceiling_bytes_per_s.value == pytest.approx(52e9 * 50.7 / 55.4)
-    assert "0.915 of link.h2d_bytes_per_s, as on the h200" in half.uva.ceiling_bytes_per_s.source
+    assert half.uva.ceiling_bytes_per_s.value == pytest.approx(52e9 * 50.91 / 55.36)
+    assert "0.920 of link.h2d_bytes_per_s, as on the h200" in half.uva.ceiling_bytes_per_s.source
     assert half.copy_engine is not None
-    assert half.copy_engine.bytes_per_s(16384, 52e9) == pytest.approx(4.4e9, rel=0.02)
+    assert half.copy_engine.bytes_per_s(16384, 52e9) == pytest.approx(4.69e9, rel=0.02)
     own = template("mine", h200()) + "[uva]\nin_flight_bytes = " + (
         '{ value = 65536, unit = "B", source = "ours", basis = "measured" }\n'
     )  # fmt: skip
@@ -299,7 +301,7 @@ def test_every_shipped_profile_predicts_the_default_scenario(name: str) -> None:
 
 
 #: Numbers with a unit: (section, name) of every one that the H200's file holds as a quantity.
-QUANTITIES = sorted(name for name, number in numbers(h200()) if isinstance(number, Quantity))
+QUANTITIES = sorted(name for name, number in numbers(by_hand()) if isinstance(number, Quantity))
 
 
 @given(

@@ -19,13 +19,14 @@ from sparda_core.selectors.forecast import Forecast
 from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.query import Query
 from sparda_core.shapes import BlockSpec, ModelShape, named_shape
+from sparda_core.simulator.fluid import ceil_ns
 from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.gpu_fit.beside import Copy, slowdown
 from sparda_core.simulator.predict import Prediction, kernel_work, predict
 from sparda_core.simulator.profile_file import load_profile
 from sparda_core.simulator.quantity import BendCurve, PieceCurve, Quantity, WaveShare
 from sparda_core.spans import exposed_wait_ns
 from sparda_core.work import WorkContext
-from tests.simulator.beside import Copy, slowdown
 
 SHAPE = named_shape("minicpm4.1-8b")
 SPEC = BlockSpec(sink=1, local=32, budget=96)
@@ -89,7 +90,7 @@ def test_a_copy_can_look_hidden_and_still_cost_where_it_holds_too_many_sms() -> 
     plan = OffloadPrefetch(engine="uva").decode_plan(shape=SHAPE, spec=SPEC, selector=Forecast())
     for got in (two, four):
         # No layer waits for more than the launch of its attention.
-        assert set(exposed_wait_ns(got.timeline, plan).values()) == {1000}
+        assert set(exposed_wait_ns(got.timeline, plan).values()) == {ceil_ns(h200().launch.graph_s.value)}
     assert four.step_s > 1.05 * two.step_s
 
 
@@ -98,7 +99,7 @@ def test_no_misses_cost_prefetch_nothing_but_launches() -> None:
     resident = made(Resident(), Forecast(), churn=0.0)
     diffs = early.by_kind["diff"]
     through = early.by_kind["append"] - resident.by_kind["append"]
-    launches = 31 * 1e-6
+    launches = 31 * h200().launch.graph_s.value
     assert early.step_s == pytest.approx(resident.step_s + diffs + through + launches, abs=0.2e-6)
 
 
@@ -140,7 +141,7 @@ def changed(profile: GpuProfile, name: str) -> GpuProfile:
     if isinstance(value, Quantity):
         # Thread blocks that start together are whole, and copies must leave some SMs.
         least = {"compute.product_cluster": 1.0, "compute.sms": 40.0}.get(name, 0.0)
-        fresh: object = value.with_value(max(least, value.value / 20), "sensitivity")
+        fresh: object = value.with_value(max(least, value.value / 20) or 1e-5, "sensitivity")
     elif isinstance(value, BendCurve):
         fresh = attrs.evolve(value, bend=[1.0 for _ in value.bend])
     elif isinstance(value, WaveShare):

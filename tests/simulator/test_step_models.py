@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparda_core.errors import ConfigError, ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
@@ -152,6 +154,28 @@ def test_a_mean_over_steps_is_their_mean() -> None:
     for name, model in STEP_MODELS.items():
         once = model.seconds(made, [facts()], by_kind(WORKS), gpu())
         assert model.seconds(made, [facts(), facts()], by_kind(WORKS), gpu()) == pytest.approx(once), name
+
+
+@given(
+    st.integers(2, 5), st.integers(0, 1), st.lists(st.floats(1e8, 1e10), min_size=4, max_size=4), st.floats(1e5, 2e7),
+    st.floats(1, 3),
+)  # fmt: skip
+def test_less_is_never_slower(layers: int, lead: int, flops: list[float], moved: float, slower: float) -> None:
+    """What is left out can only have cost time; and what overlaps takes no less than its longer side."""
+    made = pipeline(layers, early=bool(lead))
+    kinds = (Kind.PROJECT, Kind.DIFF, Kind.ATTEND, Kind.MLP)
+    works: dict[str, Work] = {kind: Work(flops=size) for kind, size in zip(kinds, flops, strict=True)}
+    works[Kind.FETCH] = Work(h2d_bytes=moved, pieces=1, sms=1)
+    machine = gpu(slower=slower, gap_s=1e-6)
+    full, free, longer, sums = (taken_us(name, made, machine, works) for name in (
+        FULL, NO_CONTENTION, LONGER, MAX_OF_SUMS,
+    ))  # fmt: skip
+    least = 1 - 1e-4  # whole nanoseconds
+    assert full >= free * least
+    assert free >= sums * least
+    assert sums >= longer * least
+    if not lead:
+        assert full == pytest.approx(longer, rel=1e-3)
 
 
 def test_an_emulated_link_stays_as_slow_as_it_is_without_contention() -> None:

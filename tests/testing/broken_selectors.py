@@ -94,6 +94,15 @@ class Moody(BoundQuery):
         return self._sign * super().scores(view)
 
 
+class Sometimes(Moody):
+    """The first ten sessions of a process are as they should be, and every third after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = type(self).sessions
+        self._sign = -1.0 if made > 10 and made % 3 else 1.0
+
+
 class Neighbourly(BoundQuery):
     """A row's scores are ranked against its neighbours'."""
 

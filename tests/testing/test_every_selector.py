@@ -43,5 +43,6 @@ def test_a_recording_that_is_played_keeps_every_law_of_one_text(tmp_path: Path) 
 @pytest.mark.gpu
 @pytest.mark.parametrize("label", [label for label in FORMS if label != "oracle"])
 def test_a_selector_chooses_on_a_gpu_what_it_chooses_on_a_cpu(label: str) -> None:
-    verdict = check_selector(given(label), laws=["device"], device="cuda", examples=share(25))
+    # Every scene has a cut of its own, for which every kernel is compiled.
+    verdict = check_selector(given(label), laws=["device"], device="cuda", examples=share(3))
     assert verdict.held == ("device",)

@@ -12,7 +12,7 @@ from sparda_core.selectors.query import Query
 from sparda_core.shapes import BlockSpec
 from sparda_core.testing import SELECTOR_LAWS, LawBroken, Scene, check_selector, tools
 from sparda_core.testing.law import chosen_laws
-from tests.testing.broken_selectors import BROKEN, Broken, OverBudget
+from tests.testing.broken_selectors import BROKEN, Broken, OverBudget, Sometimes
 from tests.testing.methods import REFERENCES
 
 #: One that is on a GPU only has its own test.
@@ -46,6 +46,11 @@ def test_a_law_that_breaks_names_the_smallest_example_and_how_to_see_it_again() 
     assert scene.last <= (scene.spec.budget + 1) * scene.spec.block
     with pytest.raises(LawBroken, match=re.escape("within-budget")):
         check_selector(Broken(half=OverBudget), laws=["within-budget"], scene=scene)
+
+
+def test_a_selector_that_breaks_a_law_now_and_then_breaks_it() -> None:
+    with pytest.raises(LawBroken, match="law 'same-again' is broken"):
+        check_selector(Broken(half=Sometimes), laws=["same-again"], examples=6)
 
 
 def test_what_is_asked_for_wrongly_is_refused() -> None:

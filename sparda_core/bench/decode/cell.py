@@ -199,6 +199,17 @@ def core_cells() -> list[Cell]:
     return list(dict.fromkeys(cells))
 
 
+def recorded_cells() -> list[Cell]:
+    """What a recording is played in, 16 rows first: without lookahead and with it, 1, 2 and 4 selections of slots."""
+    pools: tuple[dict[str, Any], ...] = (*POLICIES, {"policy": "lru", "slots": 4.0})
+    return [
+        Cell(selector="forecast", runtime=runtime, batch=batch, context=128 * K, **pool)
+        for batch, pool, runtime in itertools.product(
+            (16, 4, 1, 28), pools, ("offload-sync", "offload-prefetch")
+        )
+    ]  # fmt: skip
+
+
 def _one_copy() -> Iterator[Cell]:
     """A copy that stays for the whole step, where copies are what a step waits for."""
     for batch in (16, 28):

@@ -15,6 +15,7 @@ from sparda_core.bench.decode.cell import Cell
 from sparda_core.bench.decode.clock import Clock, median
 from sparda_core.bench.decode.fill import claim_rows, fill_random, warm_slots
 from sparda_core.bench.decode.parts import Parts
+from sparda_core.bench.decode.recorded_trace import recorded_trace
 from sparda_core.bench.decode.store import Settings
 from sparda_core.bench.decode.timeline import graph_timeline
 from sparda_core.bench.decode.trace import BatchTrace, batch_trace
@@ -29,6 +30,7 @@ from sparda_core.registry import SELECTORS
 from sparda_core.runtimes.gpu.pinning import pinned_empty
 from sparda_core.runtimes.gpu.session import GpuSession
 from sparda_core.selector import Selector
+from sparda_core.selectors.recording import load as load_recording
 from sparda_core.simulator.locality import LocalityModel
 from sparda_core.simulator.locality_file import load_locality
 from sparda_core.trace import Origin, TraceSource
@@ -68,6 +70,7 @@ class Bench:
         """
         self._settings, self._report, self._tell = settings, report, tell
         self._locality: LocalityModel = load_locality(settings.locality)
+        self._recording = None if settings.recording is None else load_recording(settings.recording)
         self._device, self._cells = device or torch.device("cuda"), tuple(cells)
         self._steps = settings.warmup + settings.steps + spare
         self._model: Model | None = None
@@ -130,10 +133,11 @@ class Bench:
 
     def trace(self, cell: Cell) -> BatchTrace:
         """What the rows of a cell select, for every step that it may make."""
-        return batch_trace(
-            attrs.evolve(self._locality, churn=cell.churn), shape=cell.model, spec=cell.spec, batch=cell.batch,
-            context=cell.context, steps=self._steps, seed=self._settings.seed,
-        )  # fmt: skip
+        load: dict[str, Any] = {"shape": cell.model, "spec": cell.spec, "batch": cell.batch, "context": cell.context}
+        if self._recording is not None and cell.offloads:
+            return recorded_trace(self._recording, steps=self._steps, **load)
+        locality = attrs.evolve(self._locality, churn=cell.churn)
+        return batch_trace(locality, steps=self._steps, seed=self._settings.seed, **load)
 
     @contextlib.contextmanager
     def filled(self, cell: Cell, trace: BatchTrace) -> Iterator[GpuSession]:

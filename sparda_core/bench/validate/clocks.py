@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Protocol
 
@@ -34,8 +35,27 @@ class HostClock:
         return took
 
 
-def clock_for(session: GpuSession) -> StepClock:
-    """The clock of a session's device."""
+class BesideClock:
+    """Events on the compute lane, which alone is awaited: what another stream was given goes on meanwhile."""
+
+    def __init__(self, session: GpuSession) -> None:
+        self._session = session
+
+    def steps(self, count: int) -> list[float]:
+        """See StepClock."""
+        first = mark(self._session)
+        events = [first]
+        for _ in range(count):
+            self._session.run(1)
+            events.append(mark(self._session))
+        events[-1].synchronize()
+        return [float(start.elapsed_time(end)) / 1e3 for start, end in itertools.pairwise(events)]
+
+
+def clock_for(session: GpuSession, *, beside: bool = False) -> StepClock:
+    """The clock of a session's device; `beside`: another stream is at work, and not to be waited for."""
+    if beside:
+        return BesideClock(session)
     return Clock(session) if session.machinery.device.type == "cuda" else HostClock(session)
 
 

@@ -15,6 +15,7 @@ from sparda_core.bench.validate.pools import FITS, POOLS, axis_of, fits, structu
 from sparda_core.bench.validate.predicting import balance_of, drawn_facts, planned_of
 from sparda_core.bench.validate.record import STRATA, Record, stratum_of
 from sparda_core.errors import ConfigError, SpardaError
+from sparda_core.simulator.profile_file import load_profile
 
 #: Held-out tiers: a third of each of these strata at least, of each tier.
 HELD_OUT, THIRDS = ("combination", "axis"), ("link", "balanced")
@@ -60,7 +61,8 @@ def draw(
         taken.add(cell)
         found = known(cell) or 0.0
         records.append(Record(cell=cell, tier=tier, stratum=stratum_of(found), ratio=found, groups=groups))
-    return Run(records=records, provenance={"seed": seed, "profile": profile, "fits": list(FITS), **_quotas(records)})
+    told = {"seed": seed, "profile": profile, "profile_digest": load_profile(profile).digest, "fits": list(FITS)}
+    return Run(records=records, provenance={**told, **_quotas(records)})
 
 
 def predicted_ratio(cell: ValidationCell, profile: str) -> float | None:

@@ -13,10 +13,12 @@ from sparda_core.bench.timelines import timeline_from_plain, timeline_to_plain
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.record import FORMAT, Record, read_record, write_record
 from sparda_core.errors import RecordingError
-from sparda_core.files import make_folder, parse_json, write_whole
+from sparda_core.files import make_folder, parse_json, read_document, write_whole
 from sparda_core.spans import Timeline
 
-RECORDS, TIMELINES = "cells", "timelines"
+RECORDS, TIMELINES, DOCUMENT = "cells", "timelines", "validation.json"
+#: Most bytes of a document of many records, and of a timeline.
+_MOST_BYTES = 1 << 30
 SHIPPED = Path(__file__).parent / "cells" / "h200.json"
 
 
@@ -74,8 +76,8 @@ class Folder:
             return None
         path = self.path / TIMELINES / record.measured.timeline
         try:
-            return timeline_from_plain(parse_json(path.read_text(encoding="utf-8")))
-        except (ValueError, KeyError, TypeError) as wrong:
+            return timeline_from_plain(parse_json(read_document(path, most_bytes=_MOST_BYTES)))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
             raise RecordingError(f"{path} is no timeline ({wrong}); measure its cell again") from wrong
 
     def records(self) -> tuple[Record, ...]:
@@ -92,15 +94,20 @@ def shipped_cells() -> Run:
 
 
 def read_run(path: Path) -> Run:
-    """The records of a folder, or of a document that `write_run` wrote; raises RecordingError, OSError."""
+    """The records of a folder, or of a document that `write_run` wrote; raises RecordingError, OSError.
+
+    A folder without single records is read from its document, as it is kept in a repository.
+    """
+    if path.is_dir() and not (path / RECORDS).is_dir() and (path / DOCUMENT).exists():
+        path /= DOCUMENT
     if path.is_dir():
         return Run(records=Folder(path).records())
     try:
-        plain = parse_json(path.read_text(encoding="utf-8"))
+        plain = parse_json(read_document(path, most_bytes=_MOST_BYTES))
         if plain["format"] != FORMAT:
             raise RecordingError(f"format={plain['format']!r} must be {FORMAT}")
         return Run(records=[Record.of(one) for one in plain["records"]], provenance=plain["provenance"])
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
         raise RecordingError(f"{path} is no validation ({wrong})") from wrong
 
 

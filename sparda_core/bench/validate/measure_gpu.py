@@ -21,7 +21,7 @@ from sparda_core.bench.validate.clocks import StepClock, clock_for, mark
 from sparda_core.bench.validate.folder import Folder
 from sparda_core.bench.validate.played import PlayedTrace, differs
 from sparda_core.bench.validate.record import Measured, Record
-from sparda_core.errors import CapacityError, RecordingError
+from sparda_core.errors import CapacityError, RecordingError, SpardaError
 from sparda_core.runtimes.gpu.session import GpuSession
 
 #: Called with (what, done, total).
@@ -30,7 +30,7 @@ GIGA = 1e9
 #: Sessions open at once at most, and device memory left free beside them.
 TOGETHER, FREE_BYTES = 4, 6 << 30
 #: Steps read back after the timed ones; steps beyond those that a timeline takes.
-CONFIRMED, TIMELINE_STEPS = 6, 3
+CONFIRMED, TIMELINE_STEPS = 6, 4
 SPARE = CONFIRMED + 96
 #: A step's time where none was measured yet: another stream must go on for at least as long.
 GUESS_S = 25e-3
@@ -42,7 +42,7 @@ BROKEN = ("CUDA error", "illegal memory access", "unspecified launch failure")
 class GpuSettings:
     """How long each cell is measured. A step time is a median of all rounds.
 
-    timelines  groups of cells of which one timeline is taken each: the first cell of the group
+    timelines  names of cells of which a timeline is taken, too
     limit_s    no cell is begun after so many seconds; None: no limit
     """
 
@@ -129,7 +129,6 @@ class GpuRun:
         cells = [decode_cell(record.cell) for record in listed if record.cell.id not in self._kept]
         self._bench = bench or Bench(settings.bench(), cells, report=report, tell=tell, spare=SPARE)
         self._began = time.monotonic()
-        self._timed_groups: set[str] = set()
 
     def _found(self, record: Record) -> Record | None:
         kept = self._folder.read(record.cell)
@@ -197,8 +196,9 @@ class GpuRun:
                 rate = cell.background_gb_s * GIGA
                 background = stack.enter_context(Background(memory, session.machinery.device, rate))
             one = _Opened(
-                record=record, session=session, played=played, clock=clock_for(session), background=background
-            )
+                record=record, session=session, played=played, background=background,
+                clock=clock_for(session, beside=background is not None),
+            )  # fmt: skip
             one.warm(self._settings.warmup)
             yield one
 
@@ -239,14 +239,12 @@ class GpuRun:
         return attrs.evolve(record, measured=measured, identity=self._identity, predicted={})
 
     def _timeline(self, one: _Opened) -> str | None:
-        """Spans of some further steps, of the first cell of each group that wants them."""
-        wanted = set(self._settings.timelines) & {*one.record.groups, one.record.tier} - self._timed_groups
-        if not wanted:
+        """Spans of some further steps, where they are wanted and can be had."""
+        if one.record.cell.key not in self._settings.timelines:
             return None
-        self._timed_groups |= wanted
         try:
             timeline = graph_timeline(one.session, steps=TIMELINE_STEPS)
-        except RecordingError as wrong:
+        except SpardaError as wrong:
             self._note(f"{one.record.cell.key}: no timeline: {wrong}\n")
             return None
         return self._folder.write_timeline(one.record.cell, timeline)

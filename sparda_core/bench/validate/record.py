@@ -18,7 +18,8 @@ import attrs
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.compact import CompactFacts
 from sparda_core.errors import ConfigError, RecordingError
-from sparda_core.files import parse_json, write_whole
+from sparda_core.fields import check_kinds
+from sparda_core.files import parse_json, read_document, write_whole
 
 #: Raised by one whenever a reader of older records could misread a newer one.
 FORMAT = 1
@@ -197,7 +198,11 @@ class Record:
             "measured": None if measured is None else Measured.of(measured),
             "predicted": {way: Predicted(**told) for way, told in plain["predicted"].items()},
         }
-        return cls(**{**plain, **parts})
+        record = cls(**{**plain, **parts})
+        check_kinds(record)
+        if record.measured is not None:  # what tables ask of it
+            _ = record.tokens_per_s, record.error(), record.measured.repeatability, record.measured.moved_bytes
+        return record
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -208,6 +213,6 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(path: Path) -> Record:
     """A record; raises RecordingError for a file that holds none, OSError where it cannot be read."""
     try:
-        return Record.of(parse_json(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        return Record.of(parse_json(read_document(path)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
         raise RecordingError(f"{path} is no record of a validation ({wrong}); delete it and measure again") from wrong

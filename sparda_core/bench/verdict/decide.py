@@ -51,7 +51,7 @@ def decision_bars(verdict: Verdict) -> list[JudgedBar]:
 def decisions_table(verdict: Verdict) -> Table:
     """One line a decision."""
     return Table(
-        title="Decisions", head=("decision", "figure", "value", "bound, met", "in words"),
+        title="Decisions", head=("figure", "value", "bound, met", "decision", "in words"),
         lines=[_line(row) for row in verdict.decisions],
     )  # fmt: skip
 
@@ -62,7 +62,7 @@ def _line(row: Mapping[str, Any]) -> Sequence[str]:
     met = figure >= bound if least else figure <= bound
     value = percent(figure, signed=False) if row["kind"] == "regret" else f"{figure:.3g}"
     bar = f"{'>=' if least else '<='} {bound:g}, {'yes' if met else '**no**'}"
-    return row["decision"], name, value, bar, _WORDS[row["kind"]](row)
+    return name, value, bar, row["decision"], _WORDS[row["kind"]](row)
 
 
 def _order(row: Mapping[str, Any]) -> str:

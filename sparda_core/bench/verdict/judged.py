@@ -14,7 +14,8 @@ import attrs
 
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.errors import RecordingError
-from sparda_core.files import csv_text, parse_json, write_whole
+from sparda_core.fields import check_kinds
+from sparda_core.files import csv_text, parse_json, read_document, write_whole
 from sparda_core.simulator.step_models import FULL
 
 #: Raised by one whenever a reader of older files could misread a newer one.
@@ -24,6 +25,8 @@ REPLAY = "replay"
 #: Strata besides those of a record: cells whose steps the host issues or interrupts, cells with many copy CTAs, and
 #: cells of balance whose plan overlaps at all.
 HOST, MANY_CTAS, OVERLAPPED = "host in mid-step", "3 or more copy CTAs", "balanced and overlapping"
+#: Every stratum, in the order of tables.
+ORDER = ("compute", "balanced", OVERLAPPED, "link", MANY_CTAS, HOST)
 #: Copy thread blocks from which on a cell counts as one with many.
 MANY = 3
 
@@ -71,7 +74,7 @@ class Judged:
     drawn_s        predicted from facts that were drawn: the prediction proper
     models         every way to predict by name, from the same facts as `predicted_s`
     parts          figures besides the step's time
-    problem        why there is no prediction; None where there is one
+    problem        why there is no prediction, or none of its parts; None where all is there
     """
 
     key: str
@@ -178,7 +181,12 @@ class Verdict:
         """The verdict that `to_json` wrote; raises RecordingError for another format."""
         if plain["format"] != FORMAT:
             raise RecordingError(f"format={plain['format']!r} must be {FORMAT}; make the report again")
-        return cls(cells=[Judged(**cell) for cell in plain["cells"]], **plain["head"])
+        verdict = cls(cells=[Judged(**cell) for cell in plain["cells"]], **plain["head"])
+        check_kinds(verdict)
+        for cell in verdict.cells:  # what tables ask of each
+            _ = cell.batch, cell.error(), cell.replay_error, cell.rates(), cell.strata
+            _ = [part.error for part in cell.parts]
+        return verdict
 
 
 def write_verdict(path: Path, verdict: Verdict) -> None:
@@ -189,8 +197,8 @@ def write_verdict(path: Path, verdict: Verdict) -> None:
 def read_verdict(path: Path) -> Verdict:
     """A verdict; raises RecordingError for a file that holds none, OSError where it cannot be read."""
     try:
-        return Verdict.of(parse_json(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        return Verdict.of(parse_json(read_document(path)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
         raise RecordingError(f"{path} is no report of a validation ({wrong}); make it again") from wrong
 
 

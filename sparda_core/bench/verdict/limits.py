@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from sparda_core.bench.decode.bars import Bar
-from sparda_core.bench.verdict.judged import OVERLAPPED, REPLAY, Judged, Verdict
+from sparda_core.bench.verdict.judged import ORDER, OVERLAPPED, REPLAY, Judged, Verdict
 from sparda_core.simulator.step_models import FULL, LONGER
 
 #: Of absolute errors. The ninth decile lies between two cells where it must, in proportion.
@@ -47,10 +47,9 @@ GPU_LIMITS = (
 )  # fmt: skip
 #: On a CPU, whose cores do other work besides and whose clock moves.
 CPU_LIMITS = (
-    Limit(tier="interpolated", statistic="median", most=0.10), Limit(tier="interpolated", statistic="max", most=0.25),
-    Limit(tier="combination", statistic="median", most=0.15), Limit(tier="combination", statistic="max", most=0.30),
-    Limit(tier="axis", statistic="median", most=0.15), Limit(tier="axis", statistic="max", most=0.30),
-    Limit(tier="slope", statistic="median", most=0.15),
+    Limit(tier="interpolated", statistic="median", most=0.10), Limit(tier="interpolated", statistic="p90", most=0.25),
+    Limit(tier="combination", statistic="median", most=0.10), Limit(tier="combination", statistic="p90", most=0.25),
+    Limit(tier="axis", statistic="median", most=0.10), Limit(tier="axis", statistic="p90", most=0.25),
 )  # fmt: skip
 #: On balanced cells whose plan overlaps, the full model's median error is at most this share of max(copy, compute)'s.
 HALVED = 0.5
@@ -78,19 +77,17 @@ def judge(verdict: Verdict) -> list[JudgedBar]:
 
 
 def _by_stratum(limit: Limit, cells: Sequence[Judged]) -> Iterator[JudgedBar]:
-    errors: dict[str, list[float]] = {ALL: []}
-    for cell in cells:
-        error = cell.replay_error if limit.tier == REPLAY else cell.error()
-        if error is None or limit.tier not in (REPLAY, cell.tier):
-            continue
-        for stratum in (ALL, *cell.strata):
-            errors.setdefault(stratum, []).append(abs(error))
-    for stratum, some in errors.items():
-        if some:
-            word = " (ambition)" if limit.ambition else ""
-            bar = Bar(name=f"{limit.tier}: {limit.statistic} error{word}", where=stratum,
-                      figure=STATISTICS[limit.statistic](some), bound=limit.most, least=False)  # fmt: skip
-            yield JudgedBar(bar=bar, cells=len(some), ambition=limit.ambition)
+    of_tier = [cell for cell in cells if limit.tier in (REPLAY, cell.tier) and _off(limit, cell) is not None]
+    for stratum, some in strata_of(of_tier).items():
+        errors = [abs(_off(limit, cell) or 0.0) for cell in some]
+        word = " (ambition)" if limit.ambition else ""
+        bar = Bar(name=f"{limit.tier}: {limit.statistic} error{word}", where=stratum,
+                  figure=STATISTICS[limit.statistic](errors), bound=limit.most, least=False)  # fmt: skip
+        yield JudgedBar(bar=bar, cells=len(some), ambition=limit.ambition)
+
+
+def _off(limit: Limit, cell: Judged) -> float | None:
+    return cell.replay_error if limit.tier == REPLAY else cell.error()
 
 
 def _halved(cells: Sequence[Judged]) -> Iterator[JudgedBar]:
@@ -108,9 +105,6 @@ def median_error(cells: Sequence[Judged], model: str = FULL) -> float:
 
 
 def strata_of(cells: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Cells by stratum, all of them first; a cell may be in several."""
-    found: dict[str, list[Judged]] = {ALL: list(cells)}
-    for cell in cells:
-        for stratum in cell.strata:
-            found.setdefault(stratum, []).append(cell)
-    return {stratum: some for stratum, some in found.items() if some}
+    """Cells by stratum, all of them first; a cell may be in several, and a stratum without cells is left out."""
+    found = {stratum: [cell for cell in cells if stratum in cell.strata] for stratum in ORDER}
+    return {stratum: some for stratum, some in {ALL: list(cells), **found}.items() if some}

@@ -85,7 +85,7 @@ def judge_record(record: Record, profile: str | Profile, *, parts_of: PartsOf | 
         ready = ready_of(record, profile)
         return _predicted(made, record, ready, parts_of)
     except SpardaError as wrong:
-        return attrs.evolve(made, problem=" ".join(str(wrong).split()))
+        return attrs.evolve(made, problem=f"no prediction: {' '.join(str(wrong).split())}")
 
 
 def _predicted(made: Judged, record: Record, ready: Ready, parts_of: PartsOf | None) -> Judged:
@@ -94,13 +94,23 @@ def _predicted(made: Judged, record: Record, ready: Ready, parts_of: PartsOf | N
     ctas = None
     if record.cell.offloads and ready.planned.plan.engine == "uva":
         ctas = ready.planned.context.copy_ctas
+    made = _with_parts(made, record, ready, parts_of)
     by_host = record.cell.launches != "graph" or ready.host_issues
     return attrs.evolve(
         made, stratum=HOST if by_host else made.stratum, overlaps=overlaps(ready.planned.plan),
         copy_ctas=ctas, models=models, replayed_s=replayed_s,
         drawn_s=models.get(FULL) if record.cell.device == "cuda" else None,
-        parts=tuple(parts_of(record, ready)) if parts_of is not None and record.measured is not None else (),
     )  # fmt: skip
+
+
+def _with_parts(made: Judged, record: Record, ready: Ready, parts_of: PartsOf | None) -> Judged:
+    """Parts that cannot be told say so, and leave the prediction as it is."""
+    if parts_of is None or record.measured is None:
+        return made
+    try:
+        return attrs.evolve(made, parts=tuple(parts_of(record, ready)))
+    except SpardaError as wrong:
+        return attrs.evolve(made, problem=f"no parts: {' '.join(str(wrong).split())}")
 
 
 def _applies(model: str, ready: Ready) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sparda_core.bench.page import fill, markdown
 from sparda_core.bench.verdict.judged import HOST, OVERLAPPED, Judged, Verdict
 from sparda_core.bench.verdict.limits import STATISTICS, JudgedBar, median_error, strata_of
+from sparda_core.bench.verdict.parts import COMPUTE
 from sparda_core.bench.verdict.table import percent
 from sparda_core.bench.verdict.tables import TABLES, bars_of
 from sparda_core.errors import ConfigError
@@ -15,6 +16,10 @@ from sparda_core.simulator.step_models import FIXED, FULL, LONGER, MAX_OF_SUMS, 
 
 #: What stands where a document has not been measured.
 NOTHING = "*Not measured yet.*"
+#: What stands where the cells that were measured tell nothing of a table.
+EMPTY = "*No measured cells tell it.*"
+#: What stands for figures among the tables of a page.
+FIGURES = "figures"
 
 
 def summary(verdict: Verdict) -> str:
@@ -22,14 +27,13 @@ def summary(verdict: Verdict) -> str:
     cells = verdict.measured
     if not cells:
         return NOTHING
-    graph = [cell for cell in cells if cell.stratum != HOST]
+    graph, host = ([cell for cell in cells if (cell.stratum == HOST) == by_host] for by_host in (False, True))
     by = "`{name}` of {date} (digest {digest})".format(**verdict.profile)
     told = [
-        f"- {len(cells)} of {len(verdict.cells)} cells are judged ({verdict.title}), predicted with profile {by}.",
-        _spread("All cells but those whose steps the host issues or interrupts", graph),
-        _compared(graph),
+        f"- {len(cells)} cells are judged, measured and predicted ({verdict.title}), with profile {by}.",
+        _spread("All cells but those whose steps the host issues or interrupts" if host else "All cells", graph),
+        _compared(graph), _repeats(cells),
     ]
-    host = [cell for cell in cells if cell.stratum == HOST]
     if host:
         told.append(_spread("Those whose steps the host issues or interrupts", host))
     bars = [one for one in bars_of(verdict) if not one.ambition]
@@ -66,6 +70,14 @@ def _compared(cells: list[Judged]) -> str:
     return f"- {where} ({len(some)}), median error by model: {each}."
 
 
+def _repeats(cells: Sequence[Judged]) -> str:
+    known = [cell.repeatability for cell in cells if cell.repeatability is not None]
+    if not known:
+        return "- Each was measured once: what the machine does not repeat is not known."
+    told = percent(statistics.median(known), signed=False), percent(STATISTICS["p90"](known), signed=False)
+    return f"- The machine itself repeats a cell within {told[0]} at the median, {told[1]} at the ninth decile."
+
+
 def _has(cells: list[Judged], model: str) -> bool:
     return any(cell.error(model) is not None for cell in cells)
 
@@ -73,7 +85,7 @@ def _has(cells: list[Judged], model: str) -> bool:
 def _table(name: str) -> Callable[[Verdict], str]:
     def make(verdict: Verdict) -> str:
         made = TABLES[name](verdict)
-        return markdown(made.head, made.lines) if made.lines else NOTHING
+        return markdown(made.head, made.lines) if made.lines else EMPTY
 
     return make
 
@@ -81,6 +93,14 @@ def _table(name: str) -> Callable[[Verdict], str]:
 PARTS: Mapping[str, Callable[[Verdict], str]] = {
     "summary": summary, **{name: _table(name) for name in TABLES}
 }
+
+
+def figures(name: str, verdict: Verdict) -> str:
+    """The figures that the program which fills the page draws of a verdict, as the page shows them."""
+    shown = [("Measured and predicted", ""), ("Errors by model", "-models")]
+    if any(part.name == COMPUTE for cell in verdict.cells for part in cell.parts):
+        shown.append(("One step, measured and predicted", "-step"))
+    return "\n\n".join(f"![{title}](images/validation-{name}{end}.png)" for title, end in shown)
 
 
 def filled(page: str, verdicts: Mapping[str, Verdict | None]) -> str:
@@ -92,9 +112,11 @@ def filled(page: str, verdicts: Mapping[str, Verdict | None]) -> str:
 
     def make(asked: str) -> str:
         name, _, table = asked.rpartition("-")
-        if table not in PARTS or name not in verdicts:
-            raise ConfigError(f"table={asked!r} is unknown; known: {', '.join(PARTS)} of {sorted(verdicts)}")
+        if table not in (*PARTS, FIGURES) or name not in verdicts:
+            raise ConfigError(f"table={asked!r} is unknown; known: {', '.join(PARTS)}, {FIGURES} of {sorted(verdicts)}")
         verdict = verdicts[name]
-        return NOTHING if verdict is None else PARTS[table](verdict)
+        if verdict is None:
+            return NOTHING
+        return figures(name, verdict) if table == FIGURES else PARTS[table](verdict)
 
     return fill(page, make)

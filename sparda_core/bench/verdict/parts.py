@@ -16,14 +16,16 @@ from sparda_core.bench.validate.predicting import spread
 from sparda_core.bench.validate.record import Record
 from sparda_core.bench.verdict.judged import Part
 from sparda_core.bench.verdict.make import Ready
-from sparda_core.plan import Kind
+from sparda_core.facts import StepFacts
+from sparda_core.plan import Kind, Lane, Op
 from sparda_core.simulator.alone import alone_s
-from sparda_core.simulator.run import Simulator
+from sparda_core.simulator.run import Simulator, run_steps
 from sparda_core.simulator.step_models import NO_CONTENTION
 from sparda_core.spans import Timeline
+from sparda_core.work import Work
 
 BANDWIDTH, EXPOSED, SLOWDOWN = "copy bandwidth while copying", "exposed wait of a mean layer", "slowdown beside copies"
-COMPUTE, COPYING = "compute lane at work", "copies at work"
+COMPUTE, COPYING, HIDDEN = "compute lane at work", "copies at work", "hidden share of copies"
 COPY_ALONE, COPY_BESIDE = "copy bandwidth, alone", "copy bandwidth, beside compute that never ends"
 #: Kinds that others launch along are told with them: a row of a bench may have both under either name.
 _FUSED = {str(Kind.ENTRIES): str(Kind.PROJECT), str(Kind.APPEND): str(Kind.PROJECT), "select": "select and diff",
@@ -77,9 +79,13 @@ def _figure_parts(seen: StepFigures, told: StepFigures) -> Iterator[Part]:
         assert seen.copy_bytes_per_s is not None
         assert told.copy_bytes_per_s is not None
         yield Part(name=BANDWIDTH, unit="B/s", measured=seen.copy_bytes_per_s, predicted=told.copy_bytes_per_s)
+    if seen.hidden_share is not None and told.hidden_share is not None:
+        yield Part(name=HIDDEN, unit="1", measured=seen.hidden_share, predicted=told.hidden_share)
     if layers := len(seen.exposed_by_layer):
         yield Part(name=EXPOSED, unit="s", measured=seen.exposed_s / layers, predicted=told.exposed_s / layers)
     for kind, spent in _grouped(seen.by_kind).items():
+        if kind == Kind.FETCH:  # told as COPYING
+            continue
         predicted = _grouped(told.by_kind).get(kind)
         if predicted and spent:
             yield Part(name=kind, unit="s", measured=spent, predicted=predicted)
@@ -131,15 +137,32 @@ class RowParts:
 
 
 def beside_compute_s(ready: Ready) -> float:
-    """Predicted seconds of a mean step's copies at the rate that they have beside compute which never ends."""
-    planned, total = ready.planned, 0.0
-    simulator = Simulator(planned.plan, ready.work, planned.profile)
-    for fact in ready.facts:
-        for price in simulator.prices(fact):
-            if price.copy_caps:
-                moved = sum(charge.size for charge in price.charges)
-                total += price.launch_s + price.latency_s + moved / price.copy_caps[-1][1]
-    return total / len(ready.facts)
+    """Predicted seconds of a step's copies, one after another beside its compute, which begins anew until they end.
+
+    As the bench times it: no operation waits for a copy, and neither `embed` nor `diff` runs, which would write the
+    lists that are being copied. Of the first step's facts. 0 where nothing is copied.
+    """
+    planned, fact = ready.planned, ready.facts[0]
+    fetches = [attrs.evolve(op, after=()) for op in planned.plan.ops if op.kind == Kind.FETCH]
+    idle = (Kind.EMBED, Kind.DIFF, Kind.HEAD)
+    compute = [attrs.evolve(op, after=()) for op in planned.plan.lane(Lane.COMPUTE) if op.kind not in idle]
+    alone = alone_by_kind_s(ready)
+    if not fetches or not alone.get(Kind.FETCH):
+        return 0.0
+    layers = planned.pair.shape.layers
+    lap_s = sum(spent for kind, spent in alone.items() if kind != Kind.FETCH)
+    laps = 2 + int(_SLOWEST * alone[Kind.FETCH] / lap_s)
+    ops = [attrs.evolve(op, layer=op.layer + lap * layers) for lap in range(laps) for op in compute]
+    plan = attrs.evolve(planned.plan, ops=[*fetches, *ops])
+
+    def work(op: Op, facts: StepFacts) -> Work:
+        return ready.work(attrs.evolve(op, layer=op.layer % layers), facts)
+
+    return run_steps(plan, [fact], work, planned.profile).timeline.busy_ns(Lane.H2D) / 1e9
+
+
+#: Copies beside compute take no longer than so many times what they take alone.
+_SLOWEST = 4
 
 
 def alone_by_kind_s(ready: Ready) -> dict[str, float]:

@@ -18,7 +18,7 @@ from sparda_core.bench.verdict.make import PartsOf, Progress, judge_records
 from sparda_core.bench.verdict.parts import RowParts, TimelineParts
 from sparda_core.bench.verdict.tables import TABLES
 from sparda_core.errors import ConfigError
-from sparda_core.files import make_folder, parse_json, write_whole
+from sparda_core.files import make_folder, parse_json, read_document, write_whole
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.profile_file import load_profile
 
@@ -77,7 +77,7 @@ def _ordered(path: Path) -> Run:
 
 def _is_decode(path: Path) -> bool:
     try:
-        return "rows" in parse_json(path.read_text(encoding="utf-8"))
+        return "rows" in parse_json(read_document(path))
     except (ValueError, TypeError) as wrong:
         raise ConfigError(f"{path} is no JSON of measured cells: {wrong}") from wrong
 
@@ -110,12 +110,14 @@ def make_verdict(
 
 
 def title_of(run: Run) -> str:
-    """How many cells, and where."""
-    told = run.provenance
+    """How many cells, where and when."""
+    told = run.provenance.get("measured") or run.provenance
     gpu = (told.get("gpu") or {}).get("name")
     machines = dict.fromkeys(_machine(record) for record in run.records)
     date = str(told.get("date", ""))[:10]
-    words = [f"{len(run.records)} cells", gpu or ", ".join(name for name in machines if name), date]
+    timed = sum(record.measured is not None for record in run.records)
+    cells = f"{timed} cells" if timed == len(run.records) else f"{timed} of {len(run.records)} cells"
+    words = [cells, gpu or ", ".join(name for name in machines if name), date]
     return ", ".join(word for word in words if word)
 
 

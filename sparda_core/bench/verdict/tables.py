@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sparda_core.bench.verdict.budget import budget_table
 from sparda_core.bench.verdict.decide import decision_bars, decisions_table
+from sparda_core.bench.verdict.hidden import hidden_table
 from sparda_core.bench.verdict.judged import Judged, Part, Verdict
 from sparda_core.bench.verdict.limits import ALL, STATISTICS, JudgedBar, judge, strata_of
 from sparda_core.bench.verdict.mechanism import judge_parts
@@ -27,7 +28,7 @@ def cells_table(verdict: Verdict) -> Table:
 def _cell(cell: Judged) -> Cells:
     predicted = milliseconds(cell.predicted_s)
     if cell.problem is not None:
-        predicted = f"none: {cell.problem}"
+        predicted = f"{predicted}: {cell.problem}"
     measured = "not measured" if cell.measured_s is None else milliseconds(cell.measured_s)
     if cell.refused is not None:
         measured = f"none: {cell.refused}"
@@ -39,7 +40,9 @@ def _cell(cell: Judged) -> Cells:
 
 def bars_of(verdict: Verdict) -> list[JudgedBar]:
     """Every bar that a verdict allows to judge: errors of tiers and strata, parts, decisions."""
-    return [*judge(verdict), *judge_parts(verdict.measured), *decision_bars(verdict)]
+    # What a mechanism may be off was set for a device of its own, not for cores that do other work besides.
+    parts = judge_parts(verdict.measured) if verdict.device == "cuda" else ()
+    return [*judge(verdict), *parts, *decision_bars(verdict)]
 
 
 def bars_table(verdict: Verdict) -> Table:
@@ -134,7 +137,7 @@ def _unsigned(text: str) -> str:
 def strata_table(verdict: Verdict) -> Table:
     """How many cells each tier and stratum has, not measured and not predicted ones included."""
     tiers = list(dict.fromkeys(cell.tier for cell in verdict.cells))
-    strata = list(dict.fromkeys(stratum for cell in verdict.cells for stratum in cell.strata))
+    strata = [stratum for stratum in strata_of(verdict.cells) if stratum != ALL]
     lines = []
     for tier in (*tiers, ALL):
         cells = [cell for cell in verdict.cells if tier in (ALL, cell.tier)]
@@ -159,6 +162,6 @@ def repeats_table(verdict: Verdict) -> Table:
 #: Tables by the name that a page and JSON give them.
 TABLES: Mapping[str, Callable[[Verdict], Table]] = {
     "strata": strata_table, "bars": bars_table, "models": models_table, "wins": wins_table, "parts": parts_table,
-    "decisions": decisions_table, "budget": budget_table, "worst": worst_table, "repeats": repeats_table,
-    "cells": cells_table,
+    "decisions": decisions_table, "hidden": hidden_table, "budget": budget_table, "worst": worst_table,
+    "repeats": repeats_table, "cells": cells_table,
 }  # fmt: skip

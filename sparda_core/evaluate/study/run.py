@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.evaluate.far_tasks import draw_task
 from sparda_core.evaluate.study.config import StudyConfig
+from sparda_core.evaluate.study.figures import Values, miss_values, task_values, window_values
 from sparda_core.evaluate.study.judge import channels_of, judge_choices, judge_path, judge_task
 from sparda_core.evaluate.study.methods import Method
 from sparda_core.evaluate.study.path import run_dense
@@ -19,6 +20,7 @@ from sparda_core.evaluate.study.scores import Scorer
 from sparda_core.evaluate.study.store import Rows
 from sparda_core.evaluate.study.windows import Window
 from sparda_core.evaluate.tasks import Encoder, Task
+from sparda_core.fields import require
 from sparda_core.models.decoder import Decoder
 
 #: Called with (what, parts done, parts in all).
@@ -97,7 +99,7 @@ def _samples(config: StudyConfig) -> Iterator[tuple[str, int]]:
 
 
 def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None]) -> Row:
-    row, config = rows.get(window.name), study.config
+    row, config = _kept(rows, window.name, window_values, miss_values), study.config
     wanted = [(m, b) for m in study.methods for b in config.path_budgets]
     open_ = [(m, b) for m, b in wanted if str(b) not in row.get("path", {}).get(m.name, {})]
     tick(f"window {window.name}", len(wanted) - len(open_) + ("choice" in row))
@@ -125,9 +127,24 @@ def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None])
     return row
 
 
+def _kept(rows: Rows, name: str, *readings: Callable[[Sequence[Row]], Values]) -> Row:
+    """The row as far as it is done; raises RecordingError where its figures cannot be read."""
+    row = rows.get(name)
+    try:
+        for read in readings if row else ():
+            for values in read([row]).values():
+                _ = sum(values)
+        require(row, "row", **({"document": str} if row else {}))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
+        raise RecordingError(
+            f"row {name!r} of the study is damaged ({wrong!r}); remove {rows.place(name)}, and it is done again"
+        ) from wrong
+    return row
+
+
 def _task(study: Study, rows: Rows, name: str, sample: int, tick: Callable[..., None]) -> Row:
     label = f"task-{name}.{sample}"
-    row = rows.get(label)
+    row = _kept(rows, label, task_values)
     if not row:
         task = _draw(study, name, sample)
         found = judge_task(

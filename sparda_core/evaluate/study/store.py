@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparda_core.errors import ConfigError, RecordingError
-from sparda_core.files import make_folder, parse_json, write_whole
+from sparda_core.files import make_folder, parse_json, read_document, write_whole
 
 STUDY, ROWS = "study.json", "rows"
 #: Within which a study that another process has begun has its first file.
@@ -41,13 +41,14 @@ class Rows:
 
     def get(self, name: str) -> dict[str, Any]:
         """The row as far as it is done; empty where nothing is."""
-        return _read(self._place(name)) or {}
+        return _read(self.place(name)) or {}
 
     def put(self, name: str, row: Mapping[str, Any]) -> None:
         """Replace the row, all or nothing."""
-        write_whole(self._place(name), json.dumps(row, allow_nan=True) + "\n")
+        write_whole(self.place(name), json.dumps(row, allow_nan=True) + "\n")
 
-    def _place(self, name: str) -> Path:
+    def place(self, name: str) -> Path:
+        """The file of a row."""
         return self._rows / (re.sub(r"[^\w.-]", "_", name) + ".json")
 
 
@@ -75,7 +76,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        held = parse_json(path.read_bytes())
+        held = parse_json(read_document(path))
     except ValueError as wrong:
         raise RecordingError(f"{path}: not JSON ({wrong}); remove it, and its part is done again") from wrong
     if not isinstance(held, dict):

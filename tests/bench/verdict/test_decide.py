@@ -74,7 +74,7 @@ def test_every_kind_of_decision_has_a_bar_and_words() -> None:
     words = [line[-1] for line in decisions_table(found).lines]
     for told, text in zip(("a beats b", "best b", "measured never, predicted at 1 rows", "-0.50"), words, strict=True):
         assert told in text
-    assert all("**no**" in line[3] for line in decisions_table(found).lines)
+    assert all("**no**" in line[2] for line in decisions_table(found).lines)
 
 
 def test_what_has_no_prediction_decides_nothing() -> None:

@@ -6,7 +6,7 @@ import attrs
 import pytest
 import torch
 
-from benchmarks.gpu.clock import graph_of
+from sparda_core.bench.gpu_clock import graph_of
 from sparda_core.shapes import BlockSpec
 from tests.gpu_env import DEVICE
 

@@ -30,7 +30,7 @@ SCENES: dict[str, tuple[Turns, Any]] = {
     "churn": ({}, 0.3),
     "locality": (OFFLOADED, "infllm-v2"),
     "steps": (LOCAL, 7),
-    "seed": (DEEP, 1),
+    "seed": ({**LOCAL, "runtime": "offload-sync"}, 1),
     "value_bytes": ({}, 4),
     "profile": ({}, "h100-sxm"),
     "gpus": ({"engine": "cpu-gather", "churn": 0.5}, 8),

@@ -1,4 +1,4 @@
-"""The model that judges every runtime: plain lists of keys and values, attention by definition."""
+"""DenseRow: the model that judges every runtime. Plain lists of keys and values, attention by definition."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""What `sparda calibrate --device cuda` measures."""
