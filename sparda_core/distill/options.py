@@ -64,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     learn = parser.add_argument_group("learning")
     sizes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in CPU_RECIPE.items())
     learn.add_argument(
-        "--cpu-recipe", action="store_true", help=f"a run of ten minutes on two cores, unless told otherwise: {sizes}"
-    )
+        "--cpu-recipe", action="store_true",
+        help=f"a run of about ten minutes on two cores, unless told otherwise: {sizes}",
+    )  # fmt: skip
     for name, (kind, choices, words) in FIELDS.items():
         learn.add_argument(_flag(name), dest=name, type=kind, choices=choices, help=_explained(name, words))
     learn.add_argument(
