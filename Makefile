@@ -23,13 +23,15 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check $(if $(IN
 # Named folders only: the root links (selectors, runtimes, simulator, kernels) would show every file twice.
 CODE := sparda_core $(wildcard tests benchmarks examples)
 
-.PHONY: help demo test quick gpu cover setup lint types wheel clean distclean
+.PHONY: help demo test quick gpu mutants nightly cover setup lint types wheel clean distclean
 
 help:
 	@echo "make demo    set up, then compare every selector x runtime on a real model (ARGS='--full' for 8,192 tokens)"
 	@echo "make test    set up, then ruff, mypy --strict and pytest"
 	@echo "make quick   the tests that need neither weights nor long minutes"
 	@echo "make gpu     the GPU tests on this machine's GPU"
+	@echo "make nightly the property tests with many more examples (ARGS='--minutes 60', ARGS=--resume to go on)"
+	@echo "make mutants put named bugs into a copy of the tree and see that tests notice (ARGS=--resume to go on)"
 	@echo "make setup | lint | types | cover | wheel | clean | distclean"
 
 demo: setup
@@ -43,6 +45,14 @@ test: lint types
 
 quick: setup
 	$(PYTEST) -m "not slow and not model and not gpu" $(ARGS)
+
+# Property tests under the profile `nightly`, file by file within --minutes (480 unless ARGS says another number).
+nightly: setup
+	$(BIN)/python -m benchmarks.nightly $(ARGS)
+
+# Named bugs, one by one, in a copy of the tree: which test notices each (docs/mutants.md). About twenty minutes.
+mutants: setup
+	$(BIN)/python -m benchmarks.mutants --page $(ARGS)
 
 # On a machine with an NVIDIA GPU: the tests of tests/gpu on it, their result kept under benchmarks/results.
 gpu: setup

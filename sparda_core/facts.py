@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.fields import require
 from sparda_core.files import parse_json
 from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 
@@ -93,9 +95,26 @@ class StepFacts:
     def from_json(cls, text: str) -> StepFacts:
         """Read and validate facts; raises RecordingError when they are malformed."""
         try:
-            return cls(**parse_json(text))
+            raw = dict(require(parse_json(text), "facts", new_tokens=int, budget=int, slots=int))
+            for name, least in (("new_tokens", 1), ("budget", 1), ("slots", 0)):
+                check_integer(name, raw[name], least)
+            known = {name: _counts(name, value) for name, value in raw.items() if name in _ARRAYS}
+            return cls(**{**raw, **known})
         except (OverflowError, TypeError, ValueError) as wrong:
             raise RecordingError(f"facts are malformed: {wrong}") from wrong
+
+
+_ARRAYS = ("active", "lengths", "selected", "misses", "opened", "late", "wasted")
+
+
+def _counts(name: str, value: Any) -> npt.NDArray[Any]:
+    """An array of facts; raises TypeError or ValueError for lists of anything but counts (`active`: truth values)."""
+    if not isinstance(value, list):
+        raise TypeError(f"{name} is {type(value).__name__}, must be a list")
+    array = np.array(value)
+    if array.size and array.dtype.kind != ("b" if name == "active" else "i"):
+        raise TypeError(f"{name} holds {array.dtype}, must hold {'truth values' if name == 'active' else 'counts'}")
+    return array
 
 
 def steady_facts(

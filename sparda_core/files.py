@@ -8,7 +8,10 @@ import errno
 import io
 import json
 import os
+import secrets
+import stat
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,13 @@ from typing import Any
 def target_of(path: Path) -> Path:
     """The ordinary file that `path` means, links followed; it need not exist yet.
 
-    raises  OSError where something else is in its place: a folder, a device, a pipe. Moving a file
-            onto one of these would remove it, and a superuser can do that to /dev/null.
+    raises  OSError where its folder is missing, or something else is in its place: a folder, a device, a pipe. Moving
+            a file onto one of these would remove it, and a superuser can do that to /dev/null.
     """
     target = Path(os.path.realpath(path))
+    if not target.parent.exists():
+        told = f"its folder {str(path.parent)!r} does not exist; make it first, or name another place"
+        raise FileNotFoundError(errno.ENOENT, told, str(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder; name a file", str(path))
     if target.exists() and not target.is_file():
@@ -36,18 +42,16 @@ def whole_file(path: Path) -> Iterator[Path]:
     raises  OSError when the folder is missing, there is no room or no permission, or `path` is no file.
     """
     target = target_of(path)
+    # Named before it is there: an interrupt right after it was made finds it, too.
+    part = target.parent / f".{target.name}.{secrets.token_hex(8)}.part"
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    except OSError as wrong:  # it names the file beside, which nobody asked for
-        raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong
-    os.close(handle)
-    part = Path(name)
-    try:
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         yield part
         part.chmod(0o644)
         part.replace(target)
     except OSError as wrong:
-        if wrong.filename is None or wrong.filename == name:  # a full disk names no file, a rename the one beside
+        # A full disk names no file, what goes wrong with the file beside that one, which nobody asked for.
+        if wrong.filename is None or os.fspath(wrong.filename) == str(part):
             raise OSError(wrong.errno, wrong.strerror or str(wrong), str(path)) from wrong
         raise
     finally:
@@ -70,12 +74,62 @@ def check_place(path: Path) -> None:
         raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong
 
 
-def parse_json(text: str | bytes) -> Any:
-    """JSON as plain values; raises ValueError for anything else, too many brackets within brackets included."""
+#: Most bytes of a document (settings, a plan, a profile, a report); real ones have a few MiB at most.
+MOST_DOCUMENT_BYTES = 64 << 20
+
+
+def read_document(path: Path, *, most_bytes: int = MOST_DOCUMENT_BYTES) -> str:
+    """The text of an ordinary file, as UTF-8.
+
+    raises  OSError where it cannot be read, is no ordinary file (a pipe or a device may never end) or holds more than
+            `most_bytes`; ValueError where it is no UTF-8, or the path is none
+    """
+    known = path.stat()
+    if not stat.S_ISREG(known.st_mode):
+        raise OSError(errno.EINVAL, "is not an ordinary file; name another", str(path))
+    if known.st_size > most_bytes:
+        raise OSError(errno.EFBIG, f"holds more than {most_bytes} bytes, which no such file does", str(path))
+    with path.open("rb") as file:
+        return file.read(known.st_size).decode()  # room for so many bytes is made at once, whatever there is
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML as plain values; raises ValueError for anything else, numbers of more than 64 bits included."""
     try:
-        return json.loads(text)
+        table = tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in _values(table)):
+        raise ValueError("it holds a whole number of more than 64 bits")
+    return table
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON as plain values; raises ValueError for anything else.
+
+    Too many brackets within brackets are included, and halves of characters (lone surrogates), which no file can hold.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    escaped = (b"\\u" if isinstance(text, bytes) else "\\u") in text  # type: ignore[operator]
+    for value in _values(found) if escaped else ():
+        if isinstance(value, str):
+            value.encode()
+    return found
+
+
+def _values(document: Any) -> Iterator[Any]:
+    """Every value and every name of a document, however deep it is."""
+    open_ones = [document]
+    while open_ones:
+        value = open_ones.pop()
+        yield value
+        if isinstance(value, dict):
+            open_ones += [*value, *value.values()]
+        elif isinstance(value, list):
+            open_ones += value
 
 
 def make_folder(path: Path) -> Path:

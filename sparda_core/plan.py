@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import PlanError
+from sparda_core.fields import require
 from sparda_core.files import parse_json
 
 #: `Op.layer` of an operation that belongs to the whole model (embedding, head).
@@ -75,6 +76,18 @@ class Op:
     def name(self) -> str:
         """`kind` or `kind/layer`, unique in a plan."""
         return str(self.kind) if self.layer == WHOLE_MODEL else f"{self.kind}/{self.layer}"
+
+
+def _op(raw: object) -> Op:
+    """An operation of a plan file; raises TypeError or ValueError for anything else."""
+    op = require(raw, "op", kind=str, layer=int, source=int, lane=str, after=list)
+    if not op["kind"] or min(op["layer"], op["source"]) < WHOLE_MODEL:
+        raise ValueError(f"op {op['kind']!r} of layer {op['layer']}, source {op['source']}: there is none")
+    if not all(isinstance(name, str) for name in op["after"]):
+        raise TypeError(f"op {op['kind']!r} waits for what is no name")
+    return Op(
+        kind=op["kind"], layer=op["layer"], source=op["source"], lane=Lane(op["lane"]), after=tuple(op["after"])
+    )
 
 
 def _as_tuple(ops: Iterable[Op]) -> tuple[Op, ...]:
@@ -143,14 +156,15 @@ class StepPlan:
     def from_json(cls, text: str) -> StepPlan:
         """Read and validate a plan; raises PlanError when it is malformed."""
         try:
-            raw = parse_json(text)
-            ops = [
-                Op(
-                    kind=str(op["kind"]), layer=int(op["layer"]), source=int(op["source"]),
-                    lane=Lane(op["lane"]), after=tuple(map(str, op["after"])),
+            raw = dict(
+                require(
+                    parse_json(text), "plan", ops=list, phase=str, runtime=str, selector=str, lead=int,
+                    resident_layers=int, engine=str,
                 )
-                for op in raw.pop("ops")
-            ]  # fmt: skip
+            )  # fmt: skip
+            if min(raw["lead"], raw["resident_layers"]) < 0:
+                raise PlanError("lead and resident_layers of a plan must be >= 0")
+            ops = [_op(one) for one in raw.pop("ops")]
             return cls(ops=ops, **{**raw, "phase": Phase(raw["phase"])})
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as wrong:
             if isinstance(wrong, PlanError):

@@ -13,6 +13,8 @@ LAST_SELECTION, LRU, SCORE = "last-selection", "lru", "score"
 #: Empty slots are filled first, the lowest first; equal blocks go by slot, the lowest first; no block of the
 #: current selection ever goes.
 POLICIES = (LAST_SELECTION, LRU, SCORE)
+#: Pools, in selections, whose misses under "score" a recording keeps: later nobody has the scores.
+SCORED_POOLS = (1, 2, 4)
 
 
 def check_policy(policy: str) -> None:

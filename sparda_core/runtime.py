@@ -64,15 +64,16 @@ class Runtime(abc.ABC):
         """Raise CombinationError or ConfigError where this runtime cannot serve `selector`."""
         if selector.granularity is not Granularity.BLOCK:
             raise self._refusal(selector, f"it selects by {selector.granularity}, this runtime moves blocks", "query")
+        selector.check(shape, spec)
         if selector.lead is not None and selector.lead < self.min_lead:
+            early = "nosa-forecast" if "token_bias" in selector.needs else "forecast"
             raise self._refusal(
                 selector,
                 f"it knows its blocks {selector.lead} layers early and prefetching needs {self.min_lead}",
-                f"selector {selector.name!r} with runtime 'offload-sync', or selector 'forecast' with {self.name!r}",
+                f"selector {selector.name!r} with runtime 'offload-sync', or selector {early!r} with {self.name!r}",
             )
         if selector.lead is not None and selector.lead >= shape.layers:
             raise ConfigError(f"lead={selector.lead} must be < layers={shape.layers}: lower the lead")
-        selector.check(shape, spec)
         if self.offloads:
             self._check_pool(selector, shape, spec)
 

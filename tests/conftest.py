@@ -24,7 +24,9 @@ if not any(Path("/dev").glob("nvidia[0-9]*")):
 _SHARED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=25, **_SHARED)
 settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **_SHARED)
-settings.register_profile("nightly", max_examples=1000, print_blob=True, **_SHARED)
+# SPARDA_TEST_EXAMPLES: how many of these, for a night that is shorter.
+_MANY = int(os.environ.get("SPARDA_TEST_EXAMPLES", "1000"))
+settings.register_profile("nightly", max_examples=_MANY, print_blob=True, **_SHARED)
 settings.load_profile(os.environ.get("SPARDA_TEST_PROFILE", "dev"))
 
 

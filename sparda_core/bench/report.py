@@ -9,7 +9,7 @@ import attrs
 
 from sparda_core.bench.parts import write_json
 from sparda_core.errors import RecordingError
-from sparda_core.files import parse_json
+from sparda_core.files import parse_json, read_document
 
 #: Raised by one whenever a reader of older reports could misread a newer one.
 FORMAT = 1
@@ -53,12 +53,24 @@ class CompareReport:
     def load(cls, path: Path) -> CompareReport:
         """Read what `save` wrote; raises RecordingError for anything else."""
         try:
-            plain = parse_json(path.read_text(encoding="utf-8"))
-            if plain.get("format") != FORMAT:
-                raise RecordingError(f"{path}: format={plain.get('format')!r} must be {FORMAT}")
-            return cls(**plain)
-        except (OSError, ValueError, TypeError, AttributeError) as wrong:
-            raise RecordingError(f"{path} is not a report of a comparison: {wrong}") from wrong
+            found = cls(**parse_json(read_document(path)))
+            found._check()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as wrong:
+            raise RecordingError(f"{path} is not a report of a comparison: {wrong!r}") from wrong
+        return found
+
+    def _check(self) -> None:
+        """Raise TypeError, ValueError or LookupError for parts that no table or figure could be made of."""
+        if self.format != FORMAT:
+            raise ValueError(f"format={self.format!r} must be {FORMAT}")
+        for field in attrs.fields(type(self)):
+            kind, value = str(field.type).partition("[")[0], getattr(self, field.name)
+            if type(value).__name__ != kind:
+                raise TypeError(f"{field.name} must be a {kind}")
+        for name in ("quality", "timing", "gpus"):
+            if not all(isinstance(row, dict) for row in getattr(self, name)):
+                raise TypeError(f"{name} must hold objects")
+        _ = self.hiding  # every pair is found, and has what is told of it
 
     @property
     def hiding(self) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def _lines(
         x = [f.budget for f in points]
         axes.errorbar(
             x, value, yerr=[below, above], label=name, color=f"C{at % 10}", capsize=2, marker="o", markersize=3,
-            linestyle=("-", "--")[at // 10 % 2],
+            linestyle=_style(at),
         )  # fmt: skip
     if chance:
         axes.plot(list(report.chance), list(report.chance.values()), ":", color="grey", label="chance")
@@ -67,6 +67,11 @@ def _lines(
     axes.set_xlabel("budget, blocks (forced ones included)")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
+
+
+def _style(at: int) -> str:
+    # Ten colours, then the same ten dashed.
+    return ("-", "--")[at // 10 % 2]
 
 
 def _misses(axes: Axes, report: Report) -> None:
@@ -95,8 +100,8 @@ def _layers(report: Report, path: Path) -> None:
     figure = new_figure(15, 8)
     for axes, metric in zip(figure.subplots(2, 1), ("recall_oracle", "recall_query"), strict=True):
         for at, (name, table) in enumerate(report.layers[metric].items()):
-            layers = table[str(budget)]
-            axes.plot(range(len(layers)), layers, label=name, color=f"C{at % 10}", marker="o", markersize=3)
+            drawn = {"color": f"C{at % 10}", "linestyle": _style(at), "marker": "o", "markersize": 3}
+            axes.plot(table[str(budget)], label=name, **drawn)
         axes.set_title(f"{metric.replace('_', ' of ')}, layer by layer, budget {budget}", fontsize=10)
         axes.set_xlabel("layer")
         axes.grid(alpha=0.3)

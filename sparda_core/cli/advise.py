@@ -46,8 +46,10 @@ def add_arguments(parser: Parser) -> None:
             "--" + name.replace("_", "-"), type=_list_of(kind), default=values, metavar="A,B,...", help=text
         )
     add_knobs(parser, leave_out=SEARCHED)
-    parser.set_defaults(locality=LOCALITY)
-    parser.explain({"locality": "how blocks come back, by name or file: misses follow from slots and policy"})
+    parser.explain({
+        "locality": "how blocks come back, by name or file: misses follow from slots and policy "
+        f"(default: {LOCALITY}, unless there is a recording)"
+    })  # fmt: skip
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the best of each pair, a line each")
     add_json(parser)
 
@@ -70,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     batch, ctas = args.batch, args.ctas
     del args.batch, args.ctas  # a target and a list: not the knobs of these names
     base = scenario_of(args)
+    if base.locality is None and base.recording is None:
+        base = base.turned(locality=LOCALITY)
     if args.csv is not None:
         check_place(args.csv)
     choices = Choices(
@@ -132,7 +136,7 @@ def _provenance(base: Scenario) -> dict[str, Any]:
     machine = base.machine()
     return {
         "profile": machine.name, "profile_digest": machine.digest, "profile_date": machine.date,
-        "locality": base.locality, "churn": base.churn_share(), "version": __version__,
+        "locality": base.locality, "recording": base.recording, "churn": base.churn_share(), "version": __version__,
     }  # fmt: skip
 
 
@@ -146,8 +150,9 @@ def _show(base: Scenario, got: Advice) -> None:
         show_table(f"{title}: nothing fits", ("",), [[got.problem]])
         return
     show_table(f"{title}: advice", ("what", "advice"), [*_recommended(got.best), *_verdict(got)])
+    misses = f"recording {base.recording}" if base.recording else f"locality {base.locality}"
     rests_on = (
-        f"Misses: locality {base.locality}, churn {base.churn_share():g}. Predicted, not measured; "
+        f"Misses: {misses}, churn {base.churn_share():.4g}. Predicted, not measured; "
         f"profile digest {machine.digest}, {machine.date}."
     )
     show_table(

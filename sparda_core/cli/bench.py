@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from sparda_core.bench.decode.bars import bars
-from sparda_core.bench.decode.cell import EARLY, Cell, core_cells
+from sparda_core.bench.decode.cell import EARLY, Cell, core_cells, recorded_cells
 from sparda_core.bench.decode.report import COLUMNS, GAINS, gains, refused_row, row_of, table
 from sparda_core.bench.decode.store import Settings, Store, read_rows
 from sparda_core.cli.options import SEED, add_json
@@ -22,6 +22,7 @@ from sparda_core.cli.screen import plain, show_json, show_table
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.files import check_place
 from sparda_core.trace import write_trace
+from sparda_core.whatif.scenario import Scenario
 
 if TYPE_CHECKING:
     from sparda_core.bench.decode.measure import Bench
@@ -52,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--steps", type=number(int, least=64), default=96, metavar="STEPS", help="behind each median")
     how.add_argument("--warmup", type=_SIZE, default=16, metavar="STEPS", help="steps before them")
     how.add_argument("--locality", default="hisparse", metavar="NAME|FILE", help="where the traces' reuse is from")
+    how.add_argument(
+        "--recording", metavar="NAME|FILE",
+        help="play selections of a real run in place of a locality: Forecast cells with 1, 2 and 4 selections of slots",
+    )  # fmt: skip
     how.add_argument(
         "--gpu-memory-gib", type=number(float, least=1), metavar="GIB",
         help="cap on device memory, 1024**3 bytes; 80 is what the paper's GPU had (default: all of it)",
@@ -85,8 +90,9 @@ def run(args: argparse.Namespace) -> int:
     from sparda_core.bench.decode.measure import Bench, machine_name
 
     settings = Settings(
-        warmup=args.warmup, steps=args.steps, locality=args.locality, seed=args.seed, gpu_memory_gib=args.gpu_memory_gib
-    )
+        warmup=args.warmup, steps=args.steps, locality=args.locality, seed=args.seed,
+        gpu_memory_gib=args.gpu_memory_gib, recording=args.recording,
+    )  # fmt: skip
     store = Store(args.out, settings, machine_name())
     with progress() as report, Bench(settings, cells, report=report, tell=_note) as bench:
         rows = measure_all(cells, bench, store, resume=args.resume, report=report)
@@ -110,7 +116,7 @@ def _tell(document: dict[str, Any], *, as_json: bool) -> None:
 
 def chosen(args: argparse.Namespace) -> list[Cell]:
     """The cells that the options name; raises ConfigError where none is left."""
-    known = core_cells()
+    known = core_cells() if args.recording is None else _at_churn_of(args.recording)
     # "b1" is the batch of one, not the beginning of "b16": parts of words count where no cell has the whole word.
     whole = {word for word in args.only if any(word in cell.key.split() for cell in known)}
     cells = [
@@ -122,6 +128,12 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
     if not cells:
         raise ConfigError(f"no cell has all of {args.only} in its name; `sparda bench decode --list` shows them")
     return [attrs.evolve(cell, early=early) for cell in cells for early in args.early or (None,)]
+
+
+def _at_churn_of(recording: str) -> list[Cell]:
+    """Cells named by the churn of the recording that they will play."""
+    churn = round(Scenario(recording=recording).churn_share(), 4)
+    return [attrs.evolve(cell, churn=churn) for cell in recorded_cells()]
 
 
 def measure_all(

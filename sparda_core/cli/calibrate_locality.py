@@ -25,12 +25,13 @@ def calibrate_locality(recording: Path, out: Path, *, as_json: bool) -> int:
     check_place(out)
 
     from sparda_core.selectors.recording import load
+    from sparda_core.selectors.shipped import path_of
     from sparda_core.simulator.locality_file import save_locality
     from sparda_core.simulator.locality_fit import fit_locality, miss_shares
 
     recorded = load(recording)
-    digest = hashlib.sha256(recording.read_bytes()).hexdigest()
-    model = fit_locality(recorded, name=out.stem, file=recording.name, sha256=digest)
+    digest = hashlib.sha256(path_of(recording).read_bytes()).hexdigest()
+    model = fit_locality(recorded, name=out.stem, file=path_of(recording).name, sha256=digest)
     shares = miss_shares(recorded, model)
     save_locality(model, out)
     if as_json:

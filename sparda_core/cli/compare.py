@@ -106,6 +106,6 @@ def _own_blocks(model: str) -> BlockSpec | None:
     """The blocks that a checkpoint names, read without its weights; None for files that name none."""
     if not Path(model).is_dir():
         return None
-    from sparda_core.models.safetensors_dir import read_directory
+    from sparda_core.models.own_blocks import own_blocks
 
-    return read_directory(Path(model))[0].block_spec
+    return own_blocks(model).spec

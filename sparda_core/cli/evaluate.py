@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparda_core import __version__
-from sparda_core.cli.options import NOT_NEGATIVE, POSITIVE, SEED, add_json
+from sparda_core.blocks import settled
+from sparda_core.cli.options import NOT_NEGATIVE, POSITIVE, SEED, add_json, add_other_blocks
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json
 from sparda_core.errors import ConfigError
 from sparda_core.evaluate.study.config import BUDGETS, TASKS, StudyConfig
-from sparda_core.evaluate.study.methods import DEFAULT, KINDS, parse_methods
+from sparda_core.evaluate.study.methods import BIASED, DEFAULT, KINDS, LABELLED, Method, parse_methods
+from sparda_core.evaluate.study.store import check_ours
 from sparda_core.files import check_folder
 from sparda_core.shapes import BlockSpec
 
@@ -31,7 +34,10 @@ SHIPPED = "shipped"
 #: Tokens of other text that tasks hide things in.
 FILLER = 60_000
 #: Fields of StudyConfig that have an option each; None: as the full or the quick study has them.
-_SET = ("window", "first", "budgets", "path_budgets", "slot_budgets", "task_budgets", "samples", "task_tokens", "tasks")
+_SET = (
+    "window", "first", "budgets", "path_budgets", "slot_budgets", "task_budgets", "samples", "task_tokens", "tasks",
+    "select_blocks",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,15 +48,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--quick", action="store_true",
-        help="2 windows, the last 512 positions of each, budgets 8, 16, 32, few task prompts: minutes on two cores",
-    )
+        help="2 windows of 4,096 tokens, the last 256 positions of each, budgets 8, 16, 32, two prompts a task: "
+        "minutes on two cores",
+    )  # fmt: skip
     parser.add_argument(
         "--show", type=Path, metavar="DIR", help="measure nothing: tables and figures of the results in this folder"
     )
+    parser.add_argument(
+        "--share", type=_share, default=(0, 1), metavar="I/N",
+        help="measure the I-th of N shares and tell nothing: N processes, one share each, fill one folder together; "
+        "then the same command without --share collects them",
+    )  # fmt: skip
     what = parser.add_argument_group("what is measured")
     what.add_argument(
-        "--methods", nargs="+", default=DEFAULT, metavar="NAME",
-        help=f"KIND, forecast:LABEL, either with @WINDOW/STRIDE of its entries; kinds: {', '.join(KINDS)}",
+        "--methods", nargs="+", metavar="NAME",
+        help="KIND, forecast:LABEL, either with @WINDOW/STRIDE of its entries (default: all that the model allows); "
+        f"kinds: {', '.join(KINDS)}",
     )  # fmt: skip
     what.add_argument(
         "--forecast", action="append", default=[], metavar="LABEL=FILE",
@@ -78,6 +91,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def _share(word: str) -> tuple[int, int]:
+    """`2/4` as (1, 4)."""
+    found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", word)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{word!r} must be I/N with 1 <= I <= N, such as 2/4")
+    return int(found[1]) - 1, int(found[2])
+
+
 def _add_sizes(group: argparse._ArgumentGroup) -> None:
     def budgets(name: str, what: str, default: tuple[int, ...]) -> None:
         words = " ".join(map(str, default))
@@ -90,12 +111,21 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
     budgets("--path-budgets", "budgets of the sparse path (KL, agreement, perplexity)", full.path_budgets)
     budgets("--slot-budgets", "budgets whose misses are counted", full.slot_budgets)
     budgets("--task-budgets", "budgets of the tasks", full.task_budgets)
-    group.add_argument("--window", type=POSITIVE, metavar="TOKENS", help=f"of a window (default: {full.window})")
     group.add_argument(
-        "--first", type=POSITIVE, metavar="TOKEN", help=f"first position judged (default: {full.first}; quick: 7680)"
+        "--window", type=POSITIVE, metavar="TOKENS", help=f"of a window (default: {full.window}; quick: 4096)"
+    )
+    group.add_argument(
+        "--first", type=POSITIVE, metavar="TOKEN", help=f"first position judged (default: {full.first}; quick: 3840)"
     )
     group.add_argument("--tasks", nargs="*", metavar="NAME", help=f"of {', '.join(TASKS)} (default: all)")
-    group.add_argument("--samples", type=NOT_NEGATIVE, metavar="N", help=f"prompts a task (default: {full.samples})")
+    group.add_argument(
+        "--select-blocks", type=POSITIVE, metavar="BLOCKS",
+        help="of nosa and nosa-forecast: blocks beside sink and local that go by the score (default: in proportion to "
+        "the budget, as 23 of the 78 free ones at NOSA-8B's)",
+    )  # fmt: skip
+    group.add_argument(
+        "--samples", type=NOT_NEGATIVE, metavar="N", help=f"prompts a task (default: {full.samples}; quick: 2)"
+    )
     group.add_argument(
         "--task-tokens", type=POSITIVE, metavar="TOKENS", help=f"of a prompt (default: {full.task_tokens})"
     )
@@ -107,19 +137,41 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         ("--sink", spec.sink, "first blocks, always attended"),
         ("--local", spec.local, "blocks before the current one, always attended"),
     ):
-        group.add_argument(name, type=NOT_NEGATIVE, default=default, metavar="N", help=what)
+        told = f"{what} (default: the checkpoint's own, or {default})"
+        group.add_argument(name, type=NOT_NEGATIVE, metavar="N", help=told)
+    add_other_blocks(group)
 
 
 def config_of(args: argparse.Namespace) -> StudyConfig:
     """The study that the options ask for; raises ConfigError where they do not fit together."""
-    spec = BlockSpec(
-        block=args.block, window=args.entry_window, stride=args.entry_stride, sink=args.sink, local=args.local,
-        budget=max(BlockSpec().budget, args.sink + args.local + 2),
-    )  # fmt: skip
+    spec = _spec_of(args)
     given = {name: getattr(args, name) for name in _SET if getattr(args, name) is not None}
     sizes: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in given.items()}
     make = StudyConfig.quick if args.quick else StudyConfig
+    usual = make(spec=BlockSpec())
+    more = spec.forced - usual.spec.forced
+    for name in ("budgets", "path_budgets", "slot_budgets", "task_budgets"):  # as many free blocks as usual
+        sizes.setdefault(name, tuple(budget + more for budget in getattr(usual, name)))
     return make(spec=spec, seed=args.seed, **sizes)
+
+
+def _spec_of(args: argparse.Namespace) -> BlockSpec:
+    """The cut that options and checkpoint name; its budget is not used."""
+    said = {
+        "block": args.block, "window": args.entry_window, "stride": args.entry_stride, "sink": args.sink,
+        "local": args.local,
+    }  # fmt: skip
+    own = None
+    if Path(args.model).is_dir():
+        from sparda_core.models.own_blocks import own_blocks
+
+        own = own_blocks(args.model).spec
+    usual = own or BlockSpec()
+    forced = sum(getattr(usual, n) if said[n] is None else said[n] for n in ("sink", "local"))
+    options = {"window": "--entry-window", "stride": "--entry-stride"}
+    return settled(
+        {**said, "budget": max(usual.budget, forced + 2)}, own, usual, other=args.other_blocks, options=options
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -131,6 +183,8 @@ def run(args: argparse.Namespace) -> int:
     folder = args.out if args.show is None else args.show
     if args.show is None:
         report = _measured(args)
+        if report is None:
+            return 0
     else:
         from sparda_core.evaluate.study.report import read_report
 
@@ -150,17 +204,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(args: argparse.Namespace) -> Report:
+def _measured(args: argparse.Namespace) -> Report | None:
     config = config_of(args)
     parse_methods(  # refused now rather than after the model is loaded; labels are told apart below
-        [name for name in args.methods if not name.startswith("forecast")] or ["query"], spec=config.spec, forecasts={}
-    )
+        [name for name in args.methods or () if not name.startswith(LABELLED)] or ["query"], spec=config.spec,
+        forecasts={},
+    )  # fmt: skip
     check_folder(args.out)
+    check_ours(args.out)
     return measure(args, config)
 
 
-def measure(args: argparse.Namespace, config: StudyConfig) -> Report:
-    """Load, run and write the folder's results."""
+def measure(args: argparse.Namespace, config: StudyConfig) -> Report | None:
+    """Load, run and write the folder's results; None where a share alone was asked for, which tells nothing."""
     from sparda_core.bench.provenance import provenance
     from sparda_core.evaluate.study.report import describe_methods, make_report, write_report
     from sparda_core.evaluate.study.run import identity, run_study
@@ -171,11 +227,13 @@ def measure(args: argparse.Namespace, config: StudyConfig) -> Report:
     rows = Rows(args.out, known)
     try:
         with progress() as report:
-            windows, tasks = run_study(study, rows, progress=report)
+            windows, tasks = run_study(study, rows, share=args.share, progress=report)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted; finished parts are kept in {args.out}: the same command goes on from there"
         ) from None
+    if args.share[1] > 1:
+        return None
     leads = {method.name: study.scorer.lead(method) for method in study.methods}
     found = make_report(
         windows, tasks, study=known, provenance={**provenance(), "gpu": _gpu(args.device)}, seed=config.seed,
@@ -200,7 +258,7 @@ def prepare(args: argparse.Namespace, config: StudyConfig) -> tuple[Study, Model
     dtype = args.dtype or ("float32" if args.device == "cpu" else "bfloat16")
     model = load_model(args.model, dtype=getattr(torch, dtype), device=args.device)
     forecasts, digests, grids = _forecasts(args, model, config.spec)
-    methods = parse_methods(args.methods, spec=config.spec, forecasts=grids)
+    methods = _methods(args, model, config.spec, grids)
     encode = tokenizer_of(model).encode
     documents = _documents(args)
     count = args.windows if args.windows is not None else (2 if args.quick else 16)
@@ -208,10 +266,28 @@ def prepare(args: argparse.Namespace, config: StudyConfig) -> tuple[Study, Model
     windows = cut_windows(documents, encode, tokens=config.window, count=count, least=least) if count else ()
     study = Study(
         decoder=model.decoder.with_forecast(None), methods=methods, config=config, windows=windows,
-        scorer=Scorer(forecasts=forecasts, seed=config.seed), encoder=tokenizer_of(model),
+        scorer=Scorer(forecasts=forecasts, seed=config.seed, select_blocks=config.select_blocks),
+        encoder=tokenizer_of(model),
         filler=_filler(documents, encode) if config.samples else (),
     )  # fmt: skip
     return study, model, digests
+
+
+def _methods(
+    args: argparse.Namespace, model: Model, spec: BlockSpec, grids: Mapping[str, tuple[int, int]]
+) -> tuple[Method, ...]:
+    """Those asked for, or all that the model allows; raises ConfigError where one needs a bias that it has not."""
+    biased = model.shape.token_bias
+    if args.methods is None:
+        return parse_methods((*DEFAULT, *(BIASED if biased else ())), spec=spec, forecasts=grids)
+    methods = parse_methods(args.methods, spec=spec, forecasts=grids)
+    without = [method.name for method in methods if method.kind in BIASED and not biased]
+    if without:
+        raise ConfigError(
+            f"methods={without} choose by a token bias, and model={model.name!r} has none: name a NOSA model with "
+            "--model, or leave them out"
+        )
+    return methods
 
 
 def _forecasts(

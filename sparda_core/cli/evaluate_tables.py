@@ -97,6 +97,12 @@ def _tasks(report: Report) -> None:
         ]
         tokens = report.study["config"]["task_tokens"]
         show_table(f"Tasks of {tokens} tokens: {what}", ("method", "budget", *tasks), rows)
+        less = [
+            (method, budget, *(_cell(report.find(name, method, budget, against="dense", detail=t), 2) for t in tasks))
+            for budget, method in lines
+            if method != "dense" and any(report.find(name, method, budget, detail=task) for task in tasks)
+        ]
+        show_table(f"Tasks of {tokens} tokens: {what}, less the dense model's", ("method", "budget", *tasks), less)
 
 
 def _cell(figure: Figure | None, digits: int, *, short: bool = False) -> str:

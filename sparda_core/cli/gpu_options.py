@@ -101,9 +101,15 @@ def check_cpu(args: argparse.Namespace) -> None:
         raise ConfigError(f"{', '.join(given)}: of a GPU session; add --device cuda, or leave out")
 
 
-def check_gpu(args: argparse.Namespace) -> None:
-    """Raise ConfigError where an option of a CPU session was given, UnknownNameError for an engine that is none."""
-    if any(getattr(args, name, None) is not None for name in ("threads", "link_gb_s")):
-        raise ConfigError(OF_A_CPU)
+def check_names(args: argparse.Namespace) -> None:
+    """Raise ConfigError, or UnknownNameError, for an option of a GPU session that no GPU could take."""
     if args.gpu_engine not in (None, *GpuProfile.engines):
         raise UnknownNameError(what="engine", name=args.gpu_engine, known=GpuProfile.engines)
+    gpu_options(args)
+
+
+def check_gpu(args: argparse.Namespace) -> None:
+    """Raise ConfigError where an option of a CPU session was given, and as `check_names` does."""
+    if any(getattr(args, name, None) is not None for name in ("threads", "link_gb_s")):
+        raise ConfigError(OF_A_CPU)
+    check_names(args)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection
 from typing import Any
 
-from sparda_core.cli.options import selector_options
+from sparda_core.cli.options import check_pool, selector_options
 from sparda_core.cli.parser import number
 from sparda_core.whatif.knobs import MOST, Knob
 from sparda_core.whatif.scenario import Scenario
@@ -25,6 +25,16 @@ def add_knobs(parser: argparse.ArgumentParser, *, leave_out: Collection[str] = (
             groups[knob.group] = parser.add_argument_group(knob.group)
         option = SPELLED.get(knob.name, "--" + knob.name.replace("_", "-"))
         groups[knob.group].add_argument(option, dest=knob.name, help=knob.help, **_how(knob, usual))
+
+
+#: Knobs of the device pool, which a runtime that moves nothing has no use for; their values where nobody set them.
+POOL = {"slots": None, "slot_factor": Scenario().slot_factor, "policy": Scenario().policy, "resident_layers": None}
+
+
+def check_knobs(scenario: Scenario) -> None:
+    """Raise ConfigError where the pool's knobs were turned for a runtime without a pool."""
+    turned = {name: getattr(scenario, name) for name, usual in POOL.items() if getattr(scenario, name) != usual}
+    check_pool(scenario.runtime, turned)
 
 
 def scenario_of(args: argparse.Namespace) -> Scenario:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sparda_core.blocks import FIELDS, OTHER, OTHER_HELP, settled
 from sparda_core.cli.parser import number
 from sparda_core.errors import ConfigError
+from sparda_core.policy import LAST_SELECTION
+from sparda_core.registry import RUNTIMES
 from sparda_core.shapes import SHAPES, BlockSpec
 
 POSITIVE = number(int, least=1)
@@ -60,17 +64,25 @@ def add_spec(parser: argparse.ArgumentParser, spec: BlockSpec, *, of_model: bool
         "--stride", type=POSITIVE, default=left_out(spec.stride), metavar="TOKENS",
         help="tokens between starts of two entries",
     )  # fmt: skip
+    if of_model:
+        add_other_blocks(group)
+
+
+def add_other_blocks(group: argparse._ActionsContainer) -> None:
+    """--other-blocks: options may contradict the checkpoint."""
+    group.add_argument(OTHER, action="store_true", help=OTHER_HELP)
 
 
 def spec_of(args: argparse.Namespace, own: BlockSpec | None = None) -> BlockSpec:
-    """The BlockSpec of parsed options; raises ConfigError where the numbers do not fit together.
+    """The BlockSpec of parsed options; raises ConfigError where the numbers do not fit together, or contradict `own`.
 
-    own  what stands for options that were left out, where the command has them so
+    own  of the checkpoint; stands for options that were left out, where the command has them so
     """
-    said = {name: getattr(args, name) for name in ("block", "window", "stride", "sink", "local", "budget")}
-    if own is not None:
-        said = {name: getattr(own, name) if isinstance(value, Default) else value for name, value in said.items()}
-    return BlockSpec(**said)
+    given = {name: getattr(args, name) for name in FIELDS}
+    if own is None:
+        return BlockSpec(**given)
+    said = {name: None if isinstance(value, Default) else value for name, value in given.items()}
+    return settled(said, own, own, other=getattr(args, "other_blocks", False))
 
 
 def add_combination(parser: argparse.ArgumentParser, *, selector: str, runtime: str) -> None:
@@ -104,7 +116,25 @@ def runtime_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options of the runtime that were parsed by `add_combination`."""
     options = {"slots": args.slots, "policy": args.policy, "resident_layers": args.resident_layers}
     engine = getattr(args, "gpu_engine", None)  # of cli/gpu_options.py, where a command has those
+    check_pool(args.runtime, {**options, "engine": engine})
     return options if engine is None else {**options, "engine": engine}
+
+
+def check_pool(runtime: str, said: Mapping[str, Any]) -> None:
+    """Raise ConfigError where an option of a device pool was given to a runtime that has none: it would do nothing.
+
+    said  options by their name in Python; None, and the usual policy, count as not given
+    """
+    given = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in said.items()
+        if value is not None and not (name == "policy" and value == LAST_SELECTION)
+    ]
+    if given and not getattr(RUNTIMES.factory(runtime), "offloads", True):
+        raise ConfigError(
+            f"{', '.join(given)}: runtime={runtime!r} keeps every block on the device and moves none; leave out, or "
+            "choose a runtime that offloads, such as --runtime offload-prefetch"
+        )
 
 
 def selector_options(pairs: list[str]) -> dict[str, Any]:

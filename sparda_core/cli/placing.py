@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from sparda_core.cli.gpu_options import check_cpu, check_gpu, gpu_options
+from sparda_core.cli.gpu_options import check_cpu, check_gpu, check_names, gpu_options
 from sparda_core.cli.running import combine, method
 from sparda_core.cli.screen import console
 
@@ -25,6 +25,8 @@ def read(args: argparse.Namespace) -> ReadModel:
 
     from sparda_core.models.load import check_device, read_model
 
+    if args.device != "cpu":
+        check_names(args)  # what is wrong on every machine comes first
     check_device(args.device)
     (check_cpu if args.device == "cpu" else check_gpu)(args)
     with console(sys.stderr).status(f"loading {args.model}"):

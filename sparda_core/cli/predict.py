@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparda_core import files
-from sparda_core.cli.knobs import add_knobs, scenario_of
+from sparda_core.cli.knobs import add_knobs, check_knobs, scenario_of
 from sparda_core.cli.options import add_json
 from sparda_core.cli.screen import console, show_json
 from sparda_core.files import check_place, write_whole
@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from sparda_core.whatif.explain import explain
 
     scenario = scenario_of(args)
+    check_knobs(scenario)
     for file in (args.trace, args.csv):
         if file is not None:
             check_place(file)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sparda_core.models.model import Model
 
 GIGA = 1e9
+#: Selectors with an option `select_blocks`, which a NOSA checkpoint names.
+IN_TWO_STAGES = ("nosa", "nosa-forecast")
 #: Tokens of the demo's document that a single combination is looked at on.
 DOCUMENT_TOKENS = 2048
 
@@ -57,10 +59,12 @@ def combine(args: argparse.Namespace, model: Model, **session_options: Any) -> C
 
 def method(args: argparse.Namespace, config: DecoderConfig) -> dict[str, Any]:
     """What `compose` takes besides the model, of these constants, and the two names."""
+    options = selector_options(args.selector_option)
+    if config.select_blocks is not None and args.selector in IN_TWO_STAGES:
+        options.setdefault("select_blocks", config.select_blocks)
     return {
-        "spec": spec_of(args, config.block_spec), "selector_options": selector_options(args.selector_option),
-        "runtime_options": runtime_options(args),
-    }  # fmt: skip
+        "spec": spec_of(args, config.block_spec), "selector_options": options, "runtime_options": runtime_options(args)
+    }
 
 
 def link_bytes_per_s(args: argparse.Namespace) -> float | None:

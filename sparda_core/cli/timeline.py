@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparda_core.cli.knobs import SPELLED, add_knobs, scenario_of
-from sparda_core.cli.options import Default, add_json, add_model, add_text
+from sparda_core.cli.knobs import SPELLED, add_knobs, check_knobs, scenario_of
+from sparda_core.cli.options import Default, add_json, add_model, add_other_blocks, add_text
 from sparda_core.cli.screen import seconds, show_json, show_table
 from sparda_core.errors import ConfigError
 from sparda_core.files import check_folder, make_folder
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from sparda_core.trace import TraceSource
 
 #: Options of a run on this machine, with their defaults; a prediction has no use for them.
-MEASURED_ONLY = {"model": "smollm2", "forecast": None, "threads": None, "text": None, "max_tokens": None}
+MEASURED_ONLY = {
+    "model": "smollm2", "forecast": None, "threads": None, "text": None, "max_tokens": None, "other_blocks": False,
+}  # fmt: skip
 #: What a run on this machine takes of a scenario's knobs, with its own defaults. Every other knob is refused there.
 MEASURED: dict[str, Any] = {
     "batch": 1, "steps": 4, "profile": None, "selector": "forecast", "selector_options": [],
@@ -47,6 +49,7 @@ def add_arguments(parser: Parser) -> None:
     add_knobs(parser)
     add_text(parser)
     add_model(parser)
+    add_other_blocks(parser)
     add_json(parser)
     # Nothing stands for "not given", so that an option of the other mode is refused and not passed over.
     parser.set_defaults(**dict.fromkeys((*Scenario.knobs(), *MEASURED_ONLY)))
@@ -98,6 +101,7 @@ def _predicted(args: argparse.Namespace, given: set[str]) -> int:
 
     knobs = argparse.Namespace(**{name: getattr(args, name) for name in Scenario.knobs() if name in given})
     scenario = scenario_of(knobs)
+    check_knobs(scenario)
     got = scenario.predict()
     source = traced(got)
     title = f"{scenario.shape} on {got.provenance['profile']}: {got.plan.selector} x {got.plan.runtime}"

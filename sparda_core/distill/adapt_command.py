@@ -21,7 +21,7 @@ from rich.table import Table
 from sparda_core.distill.adapt import OBJECTIVE, Adapted, adapt, held_out_losses
 from sparda_core.distill.config import SCHEDULES, TrainConfig
 from sparda_core.distill.history import Step
-from sparda_core.distill.options import DTYPES, add_data, sources_of, spec_of
+from sparda_core.distill.options import DTYPES, add_blocks, add_data, check_data, sources_of, spec_of
 from sparda_core.distill.prepare import Need, Prepared, prepare
 from sparda_core.distill.report import machine
 from sparda_core.distill.rows import MODES
@@ -31,8 +31,8 @@ from sparda_core.files import check_folder, write_whole
 from sparda_core.models.convert_model import convert_model
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.load import SMOLLM2, ReadModel, read_model, smollm2_path
+from sparda_core.models.own_blocks import own_blocks
 from sparda_core.models.weights import expected_tensors
-from sparda_core.shapes import BlockSpec
 
 #: Options that are fields of TrainConfig, and what they are here by default.
 USUAL: dict[str, Any] = {
@@ -59,18 +59,14 @@ _HELP = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare all options."""
-    add, spec = parser.add_argument, BlockSpec()
+    add = parser.add_argument
     add("--out", type=Path, required=True, help="new folder for the adapted model")
     add("--model", default=SMOLLM2, help="smollm2, a GGUF file or a checkpoint directory")
     learn = parser.add_argument_group("learning")
     for name, usual in USUAL.items():
         flag, kind = "--" + name.replace("_", "-"), type(usual)
         learn.add_argument(flag, dest=name, type=kind, default=usual, choices=_CHOICES.get(name), help=_HELP[name])
-    for name, words in BLOCKS.items():
-        learn.add_argument(f"--{name}", type=int, default=getattr(spec, name), help=words)
-    learn.add_argument(
-        "--entries", default=f"{spec.window}/{spec.stride}", metavar="WINDOW/STRIDE", help="grid of the compressed keys"
-    )
+    add_blocks(learn, BLOCKS)
     add_data(parser)
     run = parser.add_argument_group("running")
     run.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of products, and of the weights written")
@@ -86,8 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, write the model, tell what became of its loss. Returns 0; raises SpardaError on bad input."""
     _check_places(args)
+    check_data(args)
     config = TrainConfig(
-        spec=spec_of(args), objective=OBJECTIVE, positions=1, **{name: getattr(args, name) for name in USUAL}
+        spec=spec_of(args, own_blocks(args.model).spec), objective=OBJECTIVE, positions=1,
+        **{name: getattr(args, name) for name in USUAL},
     )
     console, kind = Console(stderr=True), getattr(torch, args.dtype)
     read = read_model(args.model, dtype=torch.float32)

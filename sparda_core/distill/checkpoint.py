@@ -68,7 +68,9 @@ class Checkpoint:
 
 def identity(config: TrainConfig, data_sha256: str, base_model: str) -> dict[str, Any]:
     """What makes two runs the same run."""
-    known = {**attrs.asdict(config), "data_sha256": data_sha256, "base_model": base_model}
+    # A run in one stage is the one that it was before there were two.
+    told = attrs.asdict(config, filter=lambda field, value: field.name != "select_blocks" or bool(value))
+    known = {**told, "data_sha256": data_sha256, "base_model": base_model}
     return dict(parse_json(json.dumps(known)))
 
 
@@ -103,7 +105,7 @@ def read_checkpoint(path: Path, run: Mapping[str, Any], shapes: Sequence[torch.S
         history = History.from_json(about["history"])
         checkpoint = Checkpoint(run=about["run"], tensors=tensors, history=history, wall_s=float(about["wall_s"]))
         known = dict(checkpoint.run)
-    except (WeightsError, OSError, ValueError, KeyError, TypeError) as error:
+    except (WeightsError, ArithmeticError, AttributeError, OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"checkpoint={str(path)!r} cannot be read ({error}); remove it to start anew") from error
     differs = sorted(key for key in run.keys() | known.keys() if run.get(key) != known.get(key))
     if differs:

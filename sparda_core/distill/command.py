@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparda_core.distill.config import TrainConfig
-from sparda_core.distill.curves import Board, write_csv, write_figure
+from sparda_core.distill.curves import Board, require_tensorboard, write_csv, write_figure
 from sparda_core.distill.final import final_recall, recall_config
 from sparda_core.distill.history import Evaluation, Step
-from sparda_core.distill.options import add_arguments, command_line, config_of, sources_of
+from sparda_core.distill.options import add_arguments, check_data, command_line, config_of, settle_measured, sources_of
 from sparda_core.distill.parallel import World, joined, own_device
 from sparda_core.distill.planned import show_plan
 from sparda_core.distill.prepare import Need, Prepared, prepare
@@ -29,10 +29,11 @@ from sparda_core.distill.sharded import ShardedDecoder
 from sparda_core.distill.sources import Documents
 from sparda_core.distill.teachers import Grid
 from sparda_core.distill.texts import training_documents
-from sparda_core.distill.train import Habits, TrainResult, train
+from sparda_core.distill.train import Habits, TrainResult, as_forecast, check_stages, initial_weights, train
 from sparda_core.distill.validation import Validation
 from sparda_core.errors import ConfigError, WeightsError
 from sparda_core.files import check_folder
+from sparda_core.locks import locked
 from sparda_core.models.forecast_weights import ForecastWeights, save_forecast
 from sparda_core.models.load import load_model
 from sparda_core.models.model import Model
@@ -44,6 +45,7 @@ __all__ = ["add_arguments", "command_line", "run"]
 
 def run(args: argparse.Namespace) -> int:
     """Train, save, measure recall on held-out text, report. Returns 0; raises SpardaError on bad input."""
+    settle_measured(args)
     config = config_of(args)
     if args.plan:
         show_plan(args, config)
@@ -54,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"threads={args.threads} must be between 1 and {MOST_THREADS}")
         torch.set_num_threads(args.threads)
     device = own_device(args.device)
-    with joined(device) as world:
+    with joined(device) as world, ExitStack() as held:
+        if world.leads:
+            held.enter_context(locked(args.out))
         _Run(args, config, device, world).work()
     return 0
 
@@ -69,6 +73,10 @@ def _check(args: argparse.Namespace, config: TrainConfig) -> None:
     if args.shape is not None:
         raise ConfigError(f"--shape {args.shape}: sizes alone cannot be trained; add --plan, or give --model")
     _check_places(args)
+    check_data(args)
+    if args.tensorboard is not None:
+        require_tensorboard()
+        check_folder(args.tensorboard)
     for name in ("checkpoint_every", "evaluate_every"):
         if getattr(args, name) < 1:
             raise ConfigError(f"{name}={getattr(args, name)} must be >= 1")
@@ -121,8 +129,8 @@ class _Run:
     def _prepare(self, folder: Path) -> Prepared:
         """Text of the run, by the first process alone where the folder is shared."""
         args, config = self.args, self.config
-        sources, shares = sources_of(args)
         decode = tokenizer_from_file(args.source_tokenizer).decode if args.source_tokenizer else None
+        sources, shares = sources_of(args)
         need = Need(
             tokens=config.steps * config.batch * config.window, encode=self.tokenizer.encode,
             vocab=self.model.decoder.shape.vocab, seed=config.seed, held_out=args.held_out,
@@ -174,7 +182,7 @@ class _Run:
 
         validate = None
         if windows:
-            validate = Validation(decoder=self.decoder, windows=windows, spec=config.spec, world=self.world)
+            validate = Validation(decoder=self.decoder, windows=windows, spec=config.taught, world=self.world)
             self.console.print(f"recall while training: {len(windows)} windows, budget {validate.budget}")
 
         def evaluate(forecast: ForecastWeights, step: int) -> Evaluation:
@@ -198,6 +206,9 @@ class _Run:
             evaluate_every=args.evaluate_every, best_by=args.best_by, on_best=keep, on_step=show,
             base_model=self.model.name,
         )  # fmt: skip
+        begun = habits.resume and habits.checkpoint is not None and habits.checkpoint.exists()
+        if validate is not None and not begun:  # where it starts, so that what is learnt can be seen
+            evaluate(as_forecast(initial_weights(self.decoder, config), config.lead), 0)
         return train(self.decoder, prepared.train, config, habits, world=self.world)
 
     def _write(self, forecast: ForecastWeights, result: TrainResult) -> None:
@@ -252,6 +263,7 @@ def _load(args: argparse.Namespace, config: TrainConfig, device: str) -> Model:
             f"window={longest} must be <= context={model.shape.context} of {model.name}; "
             "lower --window and --recall-window"
         )
+    check_stages(config, model.decoder)
     if config.lead >= model.shape.layers:
         raise ConfigError(f"lead={config.lead} must be < layers={model.shape.layers}: lower the lead")
     return model

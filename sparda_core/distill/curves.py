@@ -49,19 +49,21 @@ def smoothed(values: list[float], width: int = 20) -> list[float]:
     return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i + 1 - width) : i + 1])]
 
 
+def require_tensorboard() -> Any:
+    """The class that writes a log; raises ConfigError where tensorboard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("--tensorboard needs the extra: pip install 'sparda[tensorboard]'") from error
+    return SummaryWriter
+
+
 class Board:
     """A TensorBoard log of a run; does nothing where no folder is given."""
 
     def __init__(self, folder: Path | None) -> None:
         """Raises ConfigError where tensorboard is not installed."""
-        self._writer: Any = None
-        if folder is None:
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ConfigError("--tensorboard needs the extra: pip install 'sparda[tensorboard]'") from error
-        self._writer = SummaryWriter(str(folder))
+        self._writer: Any = None if folder is None else require_tensorboard()(str(folder))
 
     def step(self, told: Step) -> None:
         """Loss, learning rate and gradient norm of a step."""

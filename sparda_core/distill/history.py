@@ -86,7 +86,7 @@ class History:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Sequence[Any]]) -> History:
-        """The inverse of as_json; raises KeyError, TypeError or ValueError for anything else."""
+        """The inverse of as_json; raises ArithmeticError, LookupError, TypeError or ValueError for anything else."""
         told = [Step(int(n), float(a), float(b), float(c), tuple(map(float, d))) for n, a, b, c, d in content["steps"]]
         found = [Evaluation(int(n), float(a), float(b)) for n, a, b in content["evaluations"]]
         return cls(told=told, evaluations=found)

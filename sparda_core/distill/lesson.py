@@ -35,6 +35,7 @@ class LayerLesson:
     free       [Q, N]       which blocks are free to choose
     positions  [Q]          where the queries are
     turn       rotation of the positions, for [1, Q, heads, D]
+    bias       [G, T]       what the model adds to the logits of each token; None where it adds nothing
     """
 
     layer: int
@@ -47,6 +48,7 @@ class LayerLesson:
     positions: torch.Tensor
     turn: Rotation
     spec: BlockSpec
+    bias: torch.Tensor | None = None
 
     @property
     def blocks(self) -> int:
@@ -167,6 +169,7 @@ def observe(
                     positions=place.positions,
                     turn=place.turn,
                     spec=spec,
+                    bias=None if p.bias is None else p.bias[0, :, place.start : place.stop].to(wide),
                 )
             )
 

@@ -5,20 +5,22 @@
     all        every visible entry
     top        entries of the teacher's best free blocks, as many as the budget leaves, and one bucket for the rest
     reference  the published training's loss, its clamps and its rounding included (reference.py)
+    nosa       the same of a NOSA model: of its selection, the blocks of the first stage alone
 
-All but the last are clean: float32, the student in log space, the rest bucket by logsumexp, so that the gradient
+All but the last two are clean: float32, the student in log space, the rest bucket by logsumexp, so that the gradient
 is largest where the student is most wrong. Teacher and student are both renormalised over the choice. Sums run over
 KV heads and queries; queries to which nothing can be taught count as zero.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
-from sparda_core.distill.config import REFERENCE, TrainConfig
+from sparda_core.distill.config import PUBLISHED, TrainConfig
 from sparda_core.distill.lesson import LayerLesson
 from sparda_core.distill.recall import top_free
 from sparda_core.distill.reference import ReferenceLoss
@@ -80,10 +82,12 @@ def all_loss(forecast_GQD: torch.Tensor, part: LayerLesson, teacher: Teacher) ->
     return divergence(teacher.aligned(part), score, part.visible)
 
 
-def top_loss(forecast_GQD: torch.Tensor, part: LayerLesson, teacher: Teacher) -> torch.Tensor:
-    """Entries of the teacher's best free blocks, and everything else visible as one more outcome."""
+def top_loss(
+    forecast_GQD: torch.Tensor, part: LayerLesson, teacher: Teacher, taught: int | None = None
+) -> torch.Tensor:
+    """Entries of the teacher's `taught` best free blocks (the budget's if left out), all else as one more outcome."""
     target = teacher.aligned(part).masked_fill(~part.visible, 0.0)
-    best = top_free(part.pool(target), part.free, part.spec.free)
+    best = top_free(part.pool(target), part.free, part.spec.free if taught is None else taught)
     kept = starts_in(best, part) & part.visible
     score = forecast_entry_scores(forecast_GQD, part.entries, part.visible)
     others = part.visible & ~kept
@@ -129,8 +133,10 @@ def make_objective(config: TrainConfig, dtype: torch.dtype) -> Objective:
     raises  UnknownNameError, ConfigError for a grid that does not fit
     """
     grid = Grid.parse(config.teacher, config.spec)
-    if config.objective == REFERENCE:
-        return ReferenceLoss(grid, config.spec, dtype)
+    if config.objective in PUBLISHED:
+        return ReferenceLoss(grid, config.taught, dtype)
     if config.objective not in OBJECTIVES:
-        raise UnknownNameError(what="objective", name=config.objective, known=(*OBJECTIVES, REFERENCE))
+        raise UnknownNameError(what="objective", name=config.objective, known=(*OBJECTIVES, *PUBLISHED))
+    if config.objective == "top":
+        return CleanObjective(functools.partial(top_loss, taught=config.taught.free), grid)
     return CleanObjective(OBJECTIVES[config.objective], grid)

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sparda_core.distill.config import REFERENCE, TrainConfig
+from sparda_core.distill.config import PUBLISHED, TrainConfig
 from sparda_core.distill.memory import MemoryPlan, plan_memory
 from sparda_core.distill.parallel import processes
 from sparda_core.models.load import load_model
@@ -25,7 +25,7 @@ def plans(args: argparse.Namespace, config: TrainConfig, shape: ModelShape) -> d
     """Plans at 8K, 64K and 128K tokens and at the run's own window, ascending."""
     found = {}
     for window in sorted({config.window, *WINDOWS}):
-        asked = window if config.objective == REFERENCE else config.positions
+        asked = window if config.objective in PUBLISHED else config.positions
         other = attrs.evolve(config, window=max(window, config.first_position + 1), positions=asked)
         found[window] = plan_memory(
             shape, other, value_bytes=4 if args.dtype == "float32" else 2, processes=processes(),

@@ -18,13 +18,15 @@ import numpy as np
 
 from sparda_core.distill.rows import Corpus
 from sparda_core.distill.sources import Ids, Item, Source
-from sparda_core.errors import ConfigError
-from sparda_core.files import parse_json, whole_file, write_whole
+from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.files import parse_json, read_document, whole_file, write_whole
 
 #: Names are kept of this many documents, the first ones.
 NAMED = 1000
 #: Samples beyond those trained on that are looked at for held-out documents.
 SEARCHED = 20_000
+#: Most bytes of what is kept beside the tokens: where each of some hundred million documents ends.
+_MOST_BYTES = 2 << 30
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -145,19 +147,34 @@ def prepare(
         with whole_file(folder / f"{stem}.train") as train, whole_file(folder / f"{stem}.held") as held:
             facts = _read(sources, need, weights, (_Writer(train), _Writer(held)), on_tokens)
         write_whole(about, json.dumps(facts))
-    return _open(folder, stem)
+    return _open(folder, stem, need.vocab)
 
 
-def _open(folder: Path, stem: str) -> Prepared:
-    facts = parse_json((folder / f"{stem}.json").read_text(encoding="utf-8"))
-    corpora = []
-    for side in ("train", "held"):
-        ends = np.array(facts[side]["ends"], dtype=np.int64)
-        ids = np.memmap(folder / f"{stem}.{side}", "<i4", "r") if len(ends) else np.zeros(0, dtype=np.int32)
-        corpora.append(Corpus(ids=ids, ends=ends, names=tuple(facts[side]["names"])))
-    return Prepared(
-        train=corpora[0], held=corpora[1], documents=len(corpora[0].ends), held_documents=len(corpora[1].ends)
-    )
+def _open(folder: Path, stem: str, vocab: int) -> Prepared:
+    """What was prepared; raises RecordingError where it is damaged, which a disk can do to it, or a hand."""
+    about = folder / f"{stem}.json"
+    try:
+        facts = parse_json(read_document(about, most_bytes=_MOST_BYTES))
+        train, held = (_corpus(folder / f"{stem}.{side}", facts[side], vocab) for side in ("train", "held"))
+    except (LookupError, OSError, OverflowError, TypeError, ValueError) as wrong:
+        raise RecordingError(
+            f"prepared texts {str(about)!r} are damaged ({wrong}); remove this file, and they are prepared again"
+        ) from wrong
+    return Prepared(train=train, held=held, documents=len(train.ends), held_documents=len(held.ends))
+
+
+def _corpus(path: Path, facts: Any, vocab: int) -> Corpus:
+    ends, names = np.array(facts["ends"]), facts["names"]
+    if not len(ends):
+        return Corpus(ids=np.zeros(0, dtype=np.int32), ends=ends.astype(np.int64), names=())
+    if ends.dtype != np.int64 or ends.ndim != 1 or ends[0] < 1 or (np.diff(ends) < 1).any():
+        raise ValueError("ends of documents are no rising whole numbers")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("names of documents are no texts")
+    ids = np.memmap(path, "<i4", "r")
+    if len(ids) != ends[-1] or int(ids.min()) < 0 or int(ids.max()) >= vocab:
+        raise ValueError(f"{path.name} holds {len(ids)} tokens, {ends[-1]} in [0, {vocab}) are wanted")
+    return Corpus(ids=ids, ends=ends, names=tuple(names))
 
 
 def _read(

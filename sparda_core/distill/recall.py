@@ -126,8 +126,11 @@ def _attention_mass(lesson: LayerLesson) -> torch.Tensor:
     block, groups = lesson.spec.block, lesson.k.shape[0]
     future = torch.arange(lesson.k.shape[1], device=lesson.k.device)[None] > lesson.positions[:, None]
     out = []
-    for k_TD, q_hQD in zip(lesson.k, lesson.q.reshape(groups, -1, *lesson.q.shape[1:]), strict=True):
+    queries = lesson.q.reshape(groups, -1, *lesson.q.shape[1:])
+    for g, (k_TD, q_hQD) in enumerate(zip(lesson.k, queries, strict=True)):
         logit: torch.Tensor = q_hQD @ k_TD.t() / k_TD.shape[-1] ** 0.5
+        if lesson.bias is not None:
+            logit += lesson.bias[g]
         share_QT = logit.masked_fill(future, -torch.inf).softmax(-1).sum(0)
         padded = torch.nn.functional.pad(share_QT, (0, lesson.blocks * block - share_QT.shape[-1]))
         out.append(padded.view(padded.shape[0], lesson.blocks, block).sum(-1))

@@ -5,7 +5,9 @@ entry visible from its first token on; max-pooled to the grid of selection; divi
 softmax over entries visible from their first token on, divided by its sum + 1e-8. Support: entries 4b .. 4b + 3 of
 the blocks that the target selects and that are not forced; everything else is one bucket, the difference of sums.
 Both are clamped to 1e-8 and divided by their sum; places that no block takes hold 1e-8 on either side. The loss is
-the mean over KV heads and all positions of KL(target || prediction) (SparDA's release, training of MiniCPM).
+the mean over KV heads and all positions of KL(target || prediction) (SparDA's release, training of MiniCPM). A NOSA
+model's selection has two stages, of which a Forecast replaces the first: its support is that stage's blocks, 23 free
+ones of 41 where 96 are attended, and so `spec` has their budget (SparDA's release, training of NOSA).
 
 From the softmax on it rounds to the frozen model's dtype, bfloat16 there. Two things are not taken over, since
 they are no part of the loss: the weights are float32 here, and the sum over a window is not rounded.

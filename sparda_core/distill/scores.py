@@ -50,6 +50,17 @@ def forecast_entry_scores(f_GQD: torch.Tensor, entries_GCD: torch.Tensor, visibl
     return score.masked_fill(~visible_QC, -torch.inf)
 
 
+def bias_block_scores(bias_GT: torch.Tensor, positions_Q: torch.Tensor, blocks: int, spec: BlockSpec) -> torch.Tensor:
+    """Block scores of the tokens' bias, [G, Q, N]: its means over windows, pooled as entry scores are.
+
+    A query sees the means that end no later than it; a block without one gets -inf. Source: NOSA (arXiv 2510.13602),
+    selection of its release.
+    """
+    means_GC = entries_of(bias_GT[..., None], spec)[..., 0]
+    seen_QC = visible_entries(positions_Q, means_GC.shape[1], spec)
+    return pool_blocks(torch.where(seen_QC, means_GC[:, None], -torch.inf), blocks, spec)
+
+
 def pool_blocks(score_GQC: torch.Tensor, blocks: int, spec: BlockSpec) -> torch.Tensor:
     """Maximum over the entries that touch a block, [G, Q, N]; -inf where there is none.
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from sparda_core.distill.lesson import LayerLesson
 from sparda_core.distill.objectives import BlockScores
 from sparda_core.distill.recall import top_free
-from sparda_core.distill.scores import entries_of, free_blocks, visible_entries
+from sparda_core.distill.scores import bias_block_scores, entries_of, free_blocks, visible_entries
 from sparda_core.kernels.attend_dense.fold import fold_bias
 from sparda_core.models.decoder import Decoder, Projections
 from sparda_core.shapes import BlockSpec
@@ -32,6 +32,8 @@ class Selection:
     """How documents are attended to.
 
     first        tokens of a document's prompt
+    select_blocks  of a NOSA model: blocks beside sink and local that go by the score, the others by their tokens' bias;
+                 0: all go by the score
     chunk_bytes  memory for attention logits: as many queries at once as fit; no result depends on it
     """
 
@@ -39,6 +41,7 @@ class Selection:
     spec: BlockSpec
     first: int
     chunk_bytes: int = 2**28
+    select_blocks: int = 0
 
     def attend(
         self, layer: int, p: Projections, x_TE: torch.Tensor, lengths: Sequence[int], scorer: Scorer
@@ -77,10 +80,20 @@ class Selection:
                 x_QE, q_HQD = x_TE[at][start:stop].to(whole), q[:, start:stop].to(whole)
                 lesson = self._lesson(layer, x_QE, q_HQD, whole, entries, asked)
                 score = score or scorer(lesson)
-                seen = seen_tokens(lesson, score(lesson))[..., :stop].repeat_interleave(group, dim=0)
+                ranked = self._ranked(lesson, score(lesson), None if p.bias is None else p.bias[0, :, at])
+                seen = seen_tokens(lesson, ranked)[..., :stop].repeat_interleave(group, dim=0)
             read = (query[:, start:stop], keys[:, :stop], values[:, :stop])
             done.append(_attention(*read, attn_mask=seen[None], scale=scale))
         return folded.cut(torch.cat(done, dim=1))
+
+    def _ranked(self, lesson: LayerLesson, score: torch.Tensor, bias_GT: torch.Tensor | None) -> torch.Tensor:
+        """By what the budget's blocks are chosen, [G, Q, N]: the score, or the bias below the first stage's blocks."""
+        if not self.select_blocks:
+            return score
+        assert bias_GT is not None, "a run in two stages is of a model with a token bias (train.py)"
+        first = top_free(score, lesson.free, self.select_blocks - 1)
+        by_bias = bias_block_scores(bias_GT.to(score), lesson.positions, lesson.blocks, lesson.spec)
+        return by_bias.masked_fill(first, torch.inf)
 
     def _lesson(
         self, layer: int, x_QE: torch.Tensor, q_HQD: torch.Tensor, k_GTD: torch.Tensor, entries: torch.Tensor,

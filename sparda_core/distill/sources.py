@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ import numpy as np
 
 from sparda_core.distill.texts import Document, content_hash, read_documents
 from sparda_core.errors import ConfigError
+from sparda_core.files import parse_json, read_document
 
 TEXT_COLUMNS = ("text", "content")
 ID_COLUMNS = ("input_ids", "tokens")
@@ -121,7 +121,7 @@ class HuggingFace:
             raise ConfigError(f"dataset={str(path)!r} needs the extra: pip install 'sparda[datasets]'") from error
         try:
             found = datasets.load_from_disk(str(path))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # the library meets a damaged folder with whatever comes up
             raise ConfigError(f"dataset={str(path)!r} cannot be read ({error}): not of save_to_disk") from error
         if isinstance(found, datasets.DatasetDict):
             if split not in found:
@@ -160,9 +160,9 @@ class Mosaic:
         self._index = path / "index.json"
         try:
             self._rows: Any = LocalDataset(local=str(path))
-            shards = json.loads(self._index.read_text(encoding="utf-8"))["shards"]
+            shards = parse_json(read_document(self._index))["shards"]
             names = shards[0]["column_names"] if shards else []
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # as above
             raise ConfigError(f"mds={str(path)!r} cannot be read ({error}); name a folder with index.json") from error
         self._name = path.name
         self._column = pick_column(names, column, where=f"mds={str(path)!r}")

@@ -120,6 +120,7 @@ def train(
     corpus = data if isinstance(data, Corpus) else Corpus.one(data)
     if config.lead >= decoder.shape.layers:
         raise ConfigError(f"lead={config.lead} must be < layers={decoder.shape.layers}: lower the lead")
+    check_stages(config, decoder)
     if config.batch % world.size:
         raise ConfigError(f"batch={config.batch} must be a multiple of the number of processes={world.size}")
     rows = Rows(corpus, window=config.window, mode=config.documents, least=config.first_position + 1)
@@ -147,6 +148,15 @@ def train(
             habits.on_step(history.told[-1])
     spent_s = time.perf_counter() - start
     return TrainResult(forecast=as_forecast(weights, config.lead), history=history, wall_s=spent_s)
+
+
+def check_stages(config: TrainConfig, decoder: Decoder) -> None:
+    """Raise ConfigError for a run in two stages on a model that has one: its tokens have no bias."""
+    if config.select_blocks and not decoder.shape.token_bias:
+        raise ConfigError(
+            f"select_blocks={config.select_blocks} is of a NOSA model, whose other blocks go by a token bias, and "
+            f"{decoder.shape.name!r} has none: take a NOSA model, or leave it out (and objective 'nosa')"
+        )
 
 
 def _evaluate(habits: Habits, forecast: ForecastWeights, history: History) -> None:
@@ -230,8 +240,9 @@ def _attend(
     if config.states == DENSE:
         return None
     selection = Selection(
-        decoder=decoder, spec=config.spec, first=config.first_position, chunk_bytes=config.chunk_mib * 2**20
-    )
+        decoder=decoder, spec=config.spec, first=config.first_position, chunk_bytes=config.chunk_mib * 2**20,
+        select_blocks=config.select_blocks,
+    )  # fmt: skip
     teacher = objective if config.states == TEACHER else None
     masters = [w.detach() for w in weights]
     return OwnStates(selection=selection, weights=masters, lead=config.lead, teacher=teacher).attend

@@ -34,6 +34,7 @@ class DecoderConfig:
     embed_scale, residual_scale, logit_scale    multipliers of the embedding, of each residual branch
         and of the logits (muP models such as MiniCPM); 1 for a plain Llama
     block_spec      the blocks and entries that the checkpoint was trained with; None where it says none
+    select_blocks   of a NOSA model: blocks beside sink and local that go by the query; None where it says none
     """
 
     shape: ModelShape
@@ -48,6 +49,7 @@ class DecoderConfig:
     residual_scale: float = attrs.field(default=1.0, validator=_positive)
     logit_scale: float = attrs.field(default=1.0, validator=_positive)
     block_spec: BlockSpec | None = None
+    select_blocks: int | None = None
 
     @end_ids.default
     def _only_eos(self) -> tuple[int, ...]:

@@ -13,8 +13,9 @@ import attrs
 import torch
 
 from sparda_core.errors import ConfigError, WeightsError
-from sparda_core.files import parse_json
+from sparda_core.files import parse_json, read_document
 from sparda_core.models.config import DecoderConfig
+from sparda_core.models.files import stays_inside
 from sparda_core.models.gguf import read_gguf
 from sparda_core.models.safetensors_dir import read_directory
 from sparda_core.models.stream import OnTensor, stream_tensors
@@ -138,10 +139,16 @@ def _read(source: Path, dtype: torch.dtype | None) -> tuple[dict[str, Any], Any,
         if kept is None:
             raise WeightsError(f"weights={str(source)!r}: {name} holds no floating-point numbers of at least 16 bits")
         dtypes[name] = dtype or kept
-    settings = parse_json((source / "config.json").read_text(encoding="utf-8"))
+    settings = parse_json(read_document(source / "config.json"))
     for key in ("torch_dtype", "dtype"):
         settings[key] = str(max(dtypes.values(), key=lambda k: k.itemsize)).removeprefix("torch.")
     beside = sorted(p for p in source.iterdir() if p.suffix in _COPIED and p.name not in _NOT_COPIED and p.is_file())
+    linked = [path.name for path in beside if not stays_inside(source, path.name)]
+    if linked:
+        raise WeightsError(
+            f"weights={str(source)!r}: {some(linked)} are links to files outside it, which are not copied; "
+            "put the files themselves there, or remove the links"
+        )
     return settings, stored, dtypes, ((path.name, path.read_bytes()) for path in beside)
 
 

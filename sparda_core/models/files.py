@@ -13,6 +13,16 @@ from sparda_core.errors import WeightsError
 from sparda_core.files import whole_file
 
 
+def stays_inside(folder: Path, name: str) -> bool:
+    """Whether the file `name` of a checkpoint's folder lies in it, links followed.
+
+    The cache of Hugging Face's hub has links in its `snapshots`, to files in `blobs` beside them.
+    """
+    home, real = folder.resolve(), (folder / name).resolve()
+    homes = [home, home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [home]
+    return any(real.is_relative_to(one) for one in homes)
+
+
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """All tensors of a file, mapped rather than read, and its metadata; WeightsError if it cannot be read."""
     try:

@@ -7,6 +7,7 @@ optimiser, schedule and random streams, which only a resumed training wants.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import warnings
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 
 from sparda_core.errors import WeightsError
-from sparda_core.files import parse_json, whole_file
+from sparda_core.files import parse_json, write_whole
 from sparda_core.models.families.minicpm import read_block_spec
 from sparda_core.models.families.settings import Settings
 from sparda_core.models.forecast_names import find_forecast, following_key
@@ -87,8 +88,10 @@ def write_pt(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[
     # A clone: torch writes the whole of what a view lies in.
     content = {**said, "model_state_dict": {name: tensor.clone() for name, tensor in tensors.items()}}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as part:
-        torch.save(content, part)
+    # Not into the file: of a full disk torch tells "iostream error", and not which file.
+    made = io.BytesIO()
+    torch.save(content, made)
+    write_whole(path, made.getvalue())
 
 
 def blank_last(tensors: Mapping[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:

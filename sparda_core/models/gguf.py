@@ -67,6 +67,9 @@ def read_gguf(path: Path) -> GgufModel:
         raise WeightsError(f"{source} is not a complete GGUF ({error!r}); {_HINT}") from error
     config = _config(fields, source, tied=not any(t.name == "output.weight" for t in reader.tensors))
     check_layers(config.shape, len(reader.tensors), source=source, hint=_HINT)
+    claimed, held = sum(int(entry.n_bytes) for entry in reader.tensors), path.stat().st_size
+    if claimed > held:  # one place in the file, named often: expanded, that has no bound
+        raise WeightsError(f"{source}: its tensors take {claimed} bytes, the file {held}: they overlap; {_HINT}")
     tensors: dict[str, torch.Tensor] = {}
     for entry in reader.tensors:
         name = _checkpoint_name(entry.name)

@@ -11,11 +11,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from sparda_core.errors import ConfigError, WeightsError
-from sparda_core.files import parse_json
+from sparda_core.files import parse_json, read_document
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.families.nosa import is_nosa, nosa
 from sparda_core.models.families.registry import read_config
 from sparda_core.models.families.settings import Settings
+from sparda_core.models.files import stays_inside
 from sparda_core.models.stream import DTYPES
 from sparda_core.models.weights import (
     EMBED,
@@ -95,7 +96,7 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], torch.dtype | N
         for name in file.keys():  # noqa: SIM118
             part = file.get_slice(name)
             yield name, tuple(part.get_shape()), DTYPES.get(part.get_dtype()), file
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:  # ValueError: a name that no file can have
         raise WeightsError(f"weights={str(path)!r} cannot be read ({error}); restore the file") from error
 
 
@@ -146,7 +147,7 @@ def _config(path: Path, source: str) -> DecoderConfig:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(read_document(path))
     except (OSError, ValueError) as error:
         raise WeightsError(f"{str(path)!r} cannot be read ({error}); {_HINT}") from error
     if not isinstance(content, dict):
@@ -166,5 +167,14 @@ def _files(path: Path) -> list[Path]:
     names = sorted(set(parts.values()))
     outside = [name for name in names if Path(name).name != name]
     if outside:
-        raise WeightsError(f"{str(index)!r} names files outside its directory: {outside}; {_HINT}")
+        raise WeightsError(f"{str(index)!r} names files outside its directory: {some(outside)}; {_HINT}")
+    try:
+        linked = [name for name in names if not stays_inside(path, name)]
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that no file can have
+        raise WeightsError(f"{str(index)!r} names files that cannot be found ({error}); {_HINT}") from error
+    if linked:
+        raise WeightsError(
+            f"{str(index)!r}: {some(linked)} are links to files outside its directory; "
+            "name the directory where the files are, or copy them"
+        )
     return [path / name for name in names]

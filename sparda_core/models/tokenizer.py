@@ -10,9 +10,11 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from sparda_core.errors import ConfigError, WeightsError
-from sparda_core.files import parse_json
+from sparda_core.files import parse_json, read_document
 
 _CONTROL = 3  # GGUF's token type for special tokens
+#: Most bytes of a tokenizer.json; those of a quarter of a million tokens have 35 million.
+_MOST_BYTES = 512 << 20
 
 
 class Tokenizer:
@@ -74,16 +76,28 @@ def tokenizer_from_gguf(fields: Mapping[str, Any], *, source: str) -> Tokenizer:
             f"{source}: tokenizer.ggml.pre={split!r} is not supported, must be 'smollm'; "
             "load a directory with a tokenizer.json instead"
         )
-    pieces: list[str] = fields["tokenizer.ggml.tokens"]
-    merges = [tuple(line.split(" ", 1)) for line in fields["tokenizer.ggml.merges"]]
+    pieces, kinds, lines = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type", "merges"))
+    for name, table, kind in (("tokens", pieces, str), ("merges", lines, str), ("token_type", kinds, int)):
+        if not isinstance(table, list) or not all(isinstance(item, kind) for item in table):
+            raise WeightsError(f"{source}: tokenizer.ggml.{name} is no list of {kind.__name__}; restore the file")
+    try:
+        return Tokenizer(_byte_pairs(pieces, kinds, lines))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises nothing narrower, and its panics are no Exceptions
+        raise WeightsError(f"{source}: tokenizer tables are damaged ({error}); restore the file") from error
+
+
+def _byte_pairs(pieces: Sequence[str], kinds: Sequence[int], lines: Sequence[str]) -> tokenizers.Tokenizer:
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     inner = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     inner.decoder = decoders.ByteLevel()
-    special = [p for p, kind in zip(pieces, fields["tokenizer.ggml.token_type"], strict=True) if kind == _CONTROL]
+    special = [p for p, kind in zip(pieces, kinds, strict=True) if kind == _CONTROL]
     inner.add_special_tokens([tokenizers.AddedToken(p, special=True, normalized=False) for p in special])
-    return Tokenizer(inner)
+    return inner
 
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
@@ -98,7 +112,7 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_document(path, most_bytes=_MOST_BYTES)
     except (OSError, ValueError) as error:
         raise WeightsError(f"tokenizer={str(path)!r} cannot be read ({error}); restore the file") from error
 
@@ -109,7 +123,11 @@ def _begin_token(path: Path) -> str | None:
         settings = parse_json(_text_of(path))
     except ValueError as error:
         raise WeightsError(f"tokenizer={str(path)!r} is malformed ({error}); restore the file") from error
-    if not isinstance(settings, dict) or settings.get("add_bos_token") is not True:
+    if not isinstance(settings, dict):
+        raise WeightsError(
+            f"tokenizer={str(path)!r} holds {type(settings).__name__}, must be an object; restore the file"
+        )
+    if settings.get("add_bos_token") is not True:
         return None
     token = settings.get("bos_token")
     token = token.get("content") if isinstance(token, dict) else token
@@ -118,13 +136,22 @@ def _begin_token(path: Path) -> str | None:
     return token
 
 
+def _id_of(inner: tokenizers.Tokenizer, token: str) -> int | None:
+    try:
+        return inner.token_to_id(token)
+    except UnicodeEncodeError:  # half of a character
+        return None
+
+
 def tokenizer_from_text(text: str, *, source: str, begin: str | None = None) -> Tokenizer:
     """Build from the content of a tokenizer.json; raises WeightsError if it is malformed or knows no token `begin`."""
     try:
         inner = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # as above
         raise WeightsError(f"tokenizer={source!r} is malformed ({error}); restore the file") from error
-    known = None if begin is None else inner.token_to_id(begin)
+    known = None if begin is None else _id_of(inner, begin)
     if begin is not None and known is None:
         raise WeightsError(f"tokenizer={source!r} has no token {begin!r}, with which texts begin; restore the file")
     return Tokenizer(inner, begin=known)

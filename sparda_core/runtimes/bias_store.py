@@ -51,6 +51,13 @@ class BiasStore:
         self._rows.remove(row)
         del self._lengths[row]
 
+    def forget(self, row: int) -> None:
+        """`retire`, where there is such a row, and however little of it there is."""
+        self._means.forget(row)
+        self._lengths.pop(row, None)
+        if row in self._rows:
+            self._rows.remove(row)
+
     def fork(self, source: int, copy: int) -> None:
         """Add row `copy` with copies of the biases of `source`."""
         self._grow(self._rows.next_place() + 1, 0)
@@ -109,7 +116,8 @@ class BiasStore:
         if size == (old[0], old[2]):
             return
         held = {self._rows.place(row): tokens for row, tokens in self._lengths.items()}
-        for at, buffer in enumerate(self._buffers):
+        made = []
+        for buffer in self._buffers:
             shape = (size[0], buffer.shape[1], size[1])
             try:
                 grown = np.empty(shape, buffer.dtype)
@@ -120,4 +128,6 @@ class BiasStore:
                 ) from wrong  # fmt: skip
             for place, count in held.items():
                 grown[place, :, :count] = buffer[place, :, :count]
-            self._buffers[at] = grown
+            made.append(grown)
+        # All layers or none: the first one's size speaks for all.
+        self._buffers = made

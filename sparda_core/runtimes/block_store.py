@@ -67,6 +67,11 @@ class BlockStore:
         return self._pool.used * self._pool.page_bytes
 
     @property
+    def used_pages(self) -> int:
+        """Pages in use; pages shared between rows count once."""
+        return self._pool.used
+
+    @property
     def rows(self) -> tuple[int, ...]:
         """Row ids, oldest first."""
         return self._rows.rows
@@ -89,12 +94,18 @@ class BlockStore:
         self.add(copy)
         place = self._rows.place(copy)
         pages = self._page_count(int(self._lengths[origin]))
-        filled = pages * self._pool.page_blocks
-        self._pool.share(self._pages(origin, 0, pages).ravel())
-        self._table[place, :, :, :filled] = self._table[origin, :, :, :filled]
-        self._mapped[place] = pages
+        held, filled = self._pages(origin, 0, pages).ravel(), pages * self._pool.page_blocks
         length = self._lengths[origin]
+        self._table[place, :, :, :filled] = self._table[origin, :, :, :filled]
+        self._pool.share(held)
+        # No call in between: pages counted for the copy are pages that it gives back.
+        self._mapped[place] = pages
         self._lengths[place] = self._reserved[place] = self._reserved[origin] = length
+
+    def forget(self, row: int) -> None:
+        """`retire`, where there is such a row, and however little of it there is."""
+        if row in self._rows:
+            self.retire(row)
 
     def length(self, row: int) -> int:
         """Tokens of a row."""
@@ -140,10 +151,18 @@ class BlockStore:
         n_new = missing * len(self._layers) * self.kv_heads
         self._widen_blocks(last * self._pool.page_blocks)
         fresh = self._pool.take(len(shared) + n_new)
-        self._unshare(place, first, shared, fresh[n_new:])
-        if missing:
-            self._map(place, mapped, fresh[:n_new].reshape(len(self._layers), self.kv_heads, missing))
-        self._mapped[place] = max(mapped, last)
+        try:
+            table = self._table[place].copy()
+            given_up = self._unshare(place, table, first, shared, fresh[n_new:])
+            if missing:
+                self._map(table, mapped, fresh[:n_new].reshape(len(self._layers), self.kv_heads, missing))
+            self._pool.release(given_up)
+        except BaseException:
+            self._pool.release(fresh)
+            raise
+        # No call in between: whatever interrupts this, table and pages agree.
+        self._table[place] = table
+        self._mapped[place] = mapped + missing
         self._reserved[place] = last * self._page_tokens
 
     def physical(self, layer: int, row: int) -> IntArray:
@@ -216,30 +235,36 @@ class BlockStore:
         n = self._pool.page_blocks
         return self._table[place, :, :, first * n : last * n : n] // n
 
-    def _map(self, place: int, first: int, pages: IntArray) -> None:
-        """Enter pages [L, Hk, n] into the table, from the row's page `first` on."""
+    def _map(self, table: IntArray, first: int, pages: IntArray) -> None:
+        """Enter pages [L, Hk, n] into a row's table, from the row's page `first` on."""
         n = self._pool.page_blocks
         layers, heads, count = pages.shape
         blocks = (pages[..., None] * n + np.arange(n)).reshape(layers, heads, count * n)
-        self._table[place, :, :, first * n : (first + count) * n] = blocks
+        table[:, :, first * n : (first + count) * n] = blocks
 
-    def _unshare(self, place: int, first: int, shared: IntArray, fresh: IntArray) -> None:
-        """Replace shared pages, given as rows (layer, head, page - first), by copies of their own."""
+    def _unshare(self, place: int, table: IntArray, first: int, shared: IntArray, fresh: IntArray) -> IntArray:
+        """Replace shared pages, given as rows (layer, head, page - first), by copies of their own.
+
+        Enters them into the row's table, and returns the pages that they replace there.
+        """
         n = self._pool.page_blocks
         filled = -(-int(self._lengths[place]) // self.block) - first * n
+        sources = []
         for (layer, head, page), target in zip(shared.tolist(), fresh.tolist(), strict=True):
             at = (first + page) * n
-            source = int(self._table[place, layer, head, at]) // n
-            self._pool.copy(source, target, min(n, max(0, filled - page * n)))
-            self._pool.release(np.array([source]))
-            self._table[place, layer, head, at : at + n] = target * n + np.arange(n)
+            sources.append(int(table[layer, head, at]) // n)
+            self._pool.copy(sources[-1], target, min(n, max(0, filled - page * n)))
+            table[layer, head, at : at + n] = target * n + np.arange(n)
+        return np.array(sources, np.int64)
 
     def _drop_pages(self, place: int, keep: int) -> None:
         mapped = int(self._mapped[place])
         if mapped > keep:
-            self._pool.release(self._pages(place, keep, mapped).ravel())
-            self._table[place, :, :, keep * self._pool.page_blocks :] = -1
+            dropped, end = self._pages(place, keep, mapped).ravel(), self._pool.page_blocks * keep
+            self._pool.release(dropped)
+            # No call in between: pages given back are not the row's any more.
             self._mapped[place] = keep
+            self._table[place, :, :, end:] = -1
 
     def _widen_rows(self, rows: int) -> None:
         held = self._lengths.size

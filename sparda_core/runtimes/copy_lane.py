@@ -10,6 +10,7 @@ would wake up late for every job, and take a core from the compute lane each tim
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -158,12 +159,22 @@ class CopyLane:
         self, *, link_bytes_per_s: float | None = None, clock_ns: Callable[[], int] = time.perf_counter_ns,
         sleep_s: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self._worker = _Worker(LinkSchedule(link_bytes_per_s), clock_ns, sleep_s)
+        self._make = functools.partial(_Worker, LinkSchedule(link_bytes_per_s), clock_ns, sleep_s)
+        self._last: CopyTicket | None = None
+        self.submitted = 0  # units of all jobs so far
+        self._begin()
+
+    def _begin(self) -> None:
+        self._worker = self._make()
         # The thread knows the worker but not the lane, so that a lane nobody closed is collected and its thread ends.
         weakref.finalize(self, self._worker.stop)
         self._thread = threading.Thread(target=self._worker.serve, name="sparda-copy-lane", daemon=True)
-        self._last: CopyTicket | None = None
         self._thread.start()
+
+    def mend(self) -> None:
+        """Give a lane whose thread has died another one. For whoever has told of the death, and undone what it cut."""
+        if not self._worker.stopping and not self._thread.is_alive():
+            self._begin()
 
     def submit(self, job: Job) -> CopyTicket:
         """Queue a job; a job without units is done at once. Raises LaneError on a lane that is closed or broken."""
@@ -172,6 +183,7 @@ class CopyLane:
         if not self._thread.is_alive():
             raise LaneError("copy lane is broken: its thread has died") from self._worker.broken
         ticket = CopyTicket(job, self._worker, self._thread)
+        self.submitted += ticket.units
         if ticket.units:
             self._last = ticket
             self._worker.jobs.put((ticket, job))

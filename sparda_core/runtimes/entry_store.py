@@ -64,6 +64,11 @@ class EntryStore:
         """Forget a row; raises RowError where there is no such row."""
         self._counts[:, self._rows.remove(row)] = 0
 
+    def forget(self, row: int) -> None:
+        """`retire`, where there is such a row, and however little of it there is."""
+        if row in self._rows:
+            self.retire(row)
+
     def fork(self, source: int, copy: int) -> None:
         """Add row `copy` with copies of the entries of `source`."""
         self._rows.place(source)

@@ -59,21 +59,28 @@ class PagePool:
         """
         if count > len(self._free):
             self._grow(count - len(self._free))
-        taken = [self._free.pop() for _ in range(count)]
+        keep = len(self._free) - count
+        taken = np.array(self._free[keep:][::-1], np.int64)
+        # No call in between: whatever interrupts this, a page is either free or held.
         self._references[taken] = 1
-        return np.array(taken, np.int64)
+        del self._free[keep:]
+        return taken
 
     def share(self, pages: PageIds) -> None:
         """One more holder for each page."""
         assert (self._references[pages] > 0).all(), "a page that nobody holds cannot be shared"
-        np.add.at(self._references, pages, 1)
+        held = self._references.copy()
+        np.add.at(held, pages, 1)
+        self._references = held
 
     def release(self, pages: PageIds) -> None:
         """One holder less for each page; a page without holders is free for anybody."""
         assert (self._references[pages] > 0).all(), "a page was released twice"
-        np.subtract.at(self._references, pages, 1)
+        left = self._references.copy()
+        np.subtract.at(left, pages, 1)
         # descending, so that the lowest page is taken first
-        self._free.extend(np.unique(pages[self._references[pages] == 0])[::-1].tolist())
+        free = self._free + np.unique(pages[left[pages] == 0])[::-1].tolist()
+        self._references, self._free = left, free
 
     def copy(self, source: int, target: int, blocks: int) -> None:
         """Copy the first `blocks` blocks of one page onto another."""
@@ -94,9 +101,10 @@ class PagePool:
         n = self.page_blocks
         for page in np.flatnonzero(self._references).tolist():
             grown[page * n : (page + 1) * n] = self.array[page * n : (page + 1) * n]
-        self._free[:0] = range(total - 1, self.pages - 1, -1)
-        self._references = np.concatenate([self._references, np.zeros(total - self.pages, np.int64)])
-        self.array = grown
+        free = [*range(total - 1, self.pages - 1, -1), *self._free]
+        references = np.concatenate([self._references, np.zeros(total - self.pages, np.int64)])
+        # All or nothing: a page that is free twice would be given to two rows.
+        self.array, self._references, self._free = grown, references, free
 
     def _full(self, more: int, free: int, hint: str) -> CapacityError:
         need = (more + len(self._free)) * self.page_bytes

@@ -11,12 +11,14 @@ from typing import Any
 
 import attrs
 
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
 from sparda_core.runtime import Runtime, Session
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, ModelShape
 
+#: Ways to move blocks: the CPU's, which stands for "uva" on a GPU, and those of a GPU (runtimes/gpu/engines.py).
+ENGINE_NAMES = ("thread", "uva", "copy-engine", "cpu-gather")
 #: Ways to prefill: every query to all before it, or each to its own selection.
 PREFILL_MODES = ("dense", "selector")
 
@@ -30,6 +32,10 @@ def check_mode(mode: str) -> None:
 @attrs.frozen(kw_only=True)
 class PlanWriter(Runtime):
     """Base of the built-in runtimes. Narrow hook: `early`."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.engine not in ENGINE_NAMES:
+            raise UnknownNameError(what="engine", name=self.engine, known=ENGINE_NAMES)
 
     @property
     @abc.abstractmethod

@@ -94,6 +94,17 @@ class CpuSession(RowSession):
     def on_layer(self, observer: Callable[[LayerView], None] | None) -> None:
         self._decode.on_layer = observer
 
+    @property
+    def tiers(self) -> Tiers:
+        """Where everything lies, to be looked at and not changed (sparda_core/testing judges sessions by it)."""
+        self._check_open()
+        return self._tiers
+
+    @property
+    def transferred(self) -> int:
+        """Blocks given to the copy lane since the session opened, those of prefill among them; 0 without a lane."""
+        return 0 if self._lane is None else self._lane.submitted
+
     # Rows -----------------------------------------------------------------------------------------
 
     def add(self) -> int:
@@ -101,16 +112,19 @@ class CpuSession(RowSession):
         self._check_idle()
         row = self._next_row
         self._tiers.add(row)
-        self._lengths[row] = 0
-        self._next_row += 1
+        self._lengths[row], self._next_row = 0, row + 1
         return row
 
     def retire(self, row: int) -> None:
         """Give a row's memory back."""
         self._check_idle()
         self._check_row(row)
-        del self._lengths[row]
-        self._tiers.retire(row)
+        _to_the_end(self._forget, row)
+
+    def _forget(self, row: int) -> None:
+        """Give back what is kept of a row, wherever something is."""
+        self._lengths.pop(row, None)
+        self._tiers.forget(row)
         self._bound.row_retired(row)
         self._queries.retired(row)
 
@@ -119,22 +133,27 @@ class CpuSession(RowSession):
         self._check_idle()
         self._check_row(row)
         copy = self._next_row
-        self._tiers.fork(row, copy)
-        self._bound.row_forked(row, copy)
-        self._queries.forked(row, copy)
-        self._lengths[copy] = self._lengths[row]
-        self._next_row += 1
+        try:
+            self._tiers.fork(row, copy)
+            self._bound.row_forked(row, copy)
+            self._queries.forked(row, copy)
+        except BaseException:
+            self._forget(copy)
+            raise
+        self._lengths[copy], self._next_row = self._lengths[row], copy + 1
         return copy
 
     def crop(self, row: int, tokens: int) -> None:
         """Forget everything after the first `tokens` tokens."""
         self._check_idle()
         self._check_cut(row, tokens)
-        self._cut(row, tokens)
+        _to_the_end(self._cut, row, tokens)
 
-    def _commit(self, row: int, tokens: int) -> None:
-        self._lengths[row] = tokens
-        self._tiers.commit(row, tokens)
+    def _commit(self, tokens: Mapping[int, int]) -> None:
+        """Say that these rows now hold so many tokens, all of them written."""
+        for row, held in tokens.items():
+            self._tiers.commit(row, held)
+        self._lengths |= tokens
 
     def _cut(self, row: int, tokens: int) -> None:
         self._lengths[row] = tokens
@@ -149,6 +168,7 @@ class CpuSession(RowSession):
         self._runtime.check(self._selector, self.shape, spec)
         if self._runtime.offloads:
             self._tiers.resize(self._runtime.slot_count(spec))
+        # No call in between: slots and budget change together.
         self.spec = self._tiers.spec = spec
 
     # Work -----------------------------------------------------------------------------------------
@@ -173,9 +193,9 @@ class CpuSession(RowSession):
                 if progress is not None:
                     progress(min(offset + chunk, len(tokens)))
             self._tiers.refresh(row, start + len(tokens), stale_from=start)
-        self._prefill.release()
-        self._commit(row, start + len(tokens))
-        return logits[0]
+            self._prefill.release()
+            self._commit({row: start + len(tokens)})
+            return logits[0]
 
     def _prefill_executor(self, mode: str) -> Executor[ChunkState]:
         if mode not in self._prefills:
@@ -198,9 +218,9 @@ class CpuSession(RowSession):
             self._tiers.reserve([(row, length + 1) for row, length in before.items()])
             state = self._step(before, ids)
             timeline = self._executor.run(state, record=self._timeline)
-        for row, length in before.items():
-            self._commit(row, length + 1)
-        return StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
+            result = StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
+            self._commit({row: length + 1 for row, length in before.items()})
+            return result
 
     def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:
         lengths = np.fromiter(before.values(), np.int64)
@@ -244,14 +264,17 @@ class CpuSession(RowSession):
 
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
-        row = self.add()
+        self._check_idle()
+        row = self._next_row
         try:
+            self._tiers.add(row)
             with torch.inference_mode():
                 adopt_row(self._model.query_of, self._tiers, self._bound, row, snapshot)
+            self._tiers.commit(row, snapshot.tokens)
         except BaseException:
-            self.retire(row)
+            self._forget(row)
             raise
-        self._commit(row, snapshot.tokens)
+        self._lengths[row], self._next_row = snapshot.tokens, row + 1
         return row
 
     def _used_bytes(self) -> dict[str, int]:
@@ -265,16 +288,30 @@ class CpuSession(RowSession):
     @contextlib.contextmanager
     def _undo(self, before: Mapping[int, int]) -> Iterator[None]:
         """Whatever interrupts the work, the rows are as they were."""
-        self._working = True
         try:
+            self._working = True
             yield
         except BaseException:
+            if self._lane is not None:
+                self._lane.mend()
             for row, tokens in before.items():
                 self._cut(row, tokens)
                 self._tiers.refresh(row, tokens, stale_from=0)
             raise
         finally:
             self._working = False
+
+
+def _to_the_end(work: Callable[..., None], *given: Any) -> None:
+    """Does `work`, which may be done twice; where it is interrupted, once more before the error goes on.
+
+    For what gives memory back: half of it done would help nobody.
+    """
+    try:
+        work(*given)
+    except BaseException:
+        work(*given)
+        raise
 
 
 def _numpy_dtype(dtype: torch.dtype) -> Any:

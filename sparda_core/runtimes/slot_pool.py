@@ -44,6 +44,15 @@ class SlotPool:
         return self._array
 
     @property
+    def memory(self) -> tuple[Blocks, Slots, int]:
+        """What `resize` replaces: blocks, tables and the number of slots; may be put back."""
+        return self._array, self._tables, self.slots
+
+    @memory.setter
+    def memory(self, held: tuple[Blocks, Slots, int]) -> None:
+        self._array, self._tables, self.slots = held
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of slots that belong to rows."""
         return len(self._rows.rows) * self.kv_heads * self.slots * self._block_bytes
@@ -64,6 +73,11 @@ class SlotPool:
     def retire(self, row: int) -> None:
         """Give a row's slots back; raises RowError where there is no such row."""
         self._empty(self._rows.remove(row))
+
+    def forget(self, row: int) -> None:
+        """`retire`, where there is such a row, and however little of it there is."""
+        if row in self._rows:
+            self.retire(row)
 
     def fork(self, source: int, copy: int) -> None:
         """Add row `copy` with the same blocks in the same slots; a transfer still unread stays the source's."""

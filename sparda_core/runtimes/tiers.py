@@ -22,7 +22,7 @@ class _Rows(Protocol):
     """Whatever keeps something for each row."""
 
     def add(self, row: int) -> None: ...
-    def retire(self, row: int) -> None: ...
+    def forget(self, row: int) -> None: ...
     def fork(self, source: int, copy: int) -> None: ...
 
 
@@ -64,25 +64,26 @@ class Tiers:
         return self.device if layer < self.resident else self.host
 
     def add(self, row: int) -> None:
-        """Make room for an empty row."""
-        for part in self._parts():
-            part.add(row)
+        """Make room for an empty row; undone as a whole if memory runs out."""
+        try:
+            for part in self._parts():
+                part.add(row)
+        except BaseException:
+            self.forget(row)
+            raise
 
-    def retire(self, row: int) -> None:
-        """Give a row's memory back."""
+    def forget(self, row: int) -> None:
+        """Give a row's memory back, wherever there is any; may be called again after it was interrupted."""
         for part in self._parts():
-            part.retire(row)
+            part.forget(row)
 
     def fork(self, source: int, copy: int) -> None:
         """Row `copy` starts as a copy of `source`; undone as a whole if memory runs out."""
-        done: list[_Rows] = []
         try:
             for part in self._parts():
                 part.fork(source, copy)
-                done.append(part)
         except BaseException:
-            for part in done:
-                part.retire(copy)
+            self.forget(copy)
             raise
 
     def crop(self, row: int, tokens: int) -> None:
@@ -98,6 +99,9 @@ class Tiers:
         """After tokens from `stale_from` on changed behind the pools' back: drop those blocks, slot the tail."""
         for pool in self.pools.values():
             pool.invalidate(row, stale_from // self.spec.block)
+        self._slot_tails(row, tokens)
+
+    def _slot_tails(self, row: int, tokens: int) -> None:
         if tokens % self.spec.block:
             for layer in self.pools:
                 self._slot_tail(layer, row, tokens // self.spec.block)
@@ -122,9 +126,17 @@ class Tiers:
         self.host.set_length(row, tokens)
 
     def resize(self, slots: int) -> None:
-        """Change the slots of every pool; resident blocks stay while there is room."""
-        for pool in self.pools.values():
-            pool.resize(slots)
+        """Change the slots of all pools or none; resident blocks stay while there is room, a row's tail in any case."""
+        before = [pool.memory for pool in self.pools.values()]
+        try:
+            for pool in self.pools.values():
+                pool.resize(slots)
+            for row in self.host.rows if self.pools else ():
+                self._slot_tails(row, self.host.length(row))
+        except BaseException:
+            for pool, held in zip(self.pools.values(), before, strict=True):
+                pool.memory = held
+            raise
 
     @property
     def used_bytes(self) -> dict[str, int]:

@@ -54,12 +54,12 @@ class NosaDeclaration(ScoringDeclaration):
 
     def check(self, shape: ModelShape, spec: BlockSpec) -> None:
         """Raise ConfigError for a model without a token bias, and for a budget below the first stage."""
-        self.keep(spec)
         if not shape.token_bias:
             raise ConfigError(
                 f"selector={self.name!r} needs a model with a token bias, and {shape.name!r} has none: take a NOSA "
                 "model (shape 'nosa-8b'), or choose selector 'query' or 'forecast'"
             )
+        self.keep(spec)
 
     def operations(self, target: int, phase: Phase, lead: int) -> tuple[str, ...]:
         """`score`, `shortlist`, then `select`."""

@@ -10,6 +10,7 @@ import attrs
 from sparda_core.errors import ProfileError
 from sparda_core.simulator.derive import REFERENCE
 from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.gpu_parts import Uva
 from sparda_core.simulator.profile_file import load_profile
 
 #: Shipped profile -> words that the device's own name must hold ("NVIDIA H100 80GB HBM3" is the SXM one).
@@ -71,11 +72,16 @@ def copy_of(name: str, *, own: bool = True) -> CopyDefault:
     profile = load_profile(name)
     if not isinstance(profile, GpuProfile) or profile.uva is None:
         raise ProfileError(f"profile {name!r} says nothing of engine 'uva'; give copy_ctas and copy_in_flight_bytes")
-    uva, ceiling = profile.uva, profile.uva.ceiling_bytes_per_s
-    ctas = next(n for n in range(1, MOST_CTAS + 1) if enough(uva.bytes_per_s(n, beside=True), ceiling.value, n))
     return CopyDefault(
-        ctas=ctas, in_flight_bytes=int(uva.in_flight_bytes.value), profile=name, own=own, basis=str(ceiling.basis)
-    )
+        ctas=fewest_ctas(profile.uva), in_flight_bytes=int(profile.uva.in_flight_bytes.value), profile=name, own=own,
+        basis=str(profile.uva.ceiling_bytes_per_s.basis),
+    )  # fmt: skip
+
+
+def fewest_ctas(uva: Uva) -> int:
+    """The fewest thread blocks that reach ENOUGH of the ceiling beside compute."""
+    ceiling = uva.ceiling_bytes_per_s.value
+    return next(n for n in range(1, MOST_CTAS + 1) if enough(uva.bytes_per_s(n, beside=True), ceiling, n))
 
 
 def enough(bytes_per_s: float, ceiling_bytes_per_s: float, ctas: int) -> bool:

@@ -103,13 +103,13 @@ def locality_facts(  # noqa: PLR0913 - one argument a knob
         mean = 0.0 if fits else float(_misses(load, load.most_streams(), MEAN_STEPS).mean())
         edges = np.floor(np.append(number, number.size) * mean + 1e-9)
         shared = np.diff(edges).astype(np.int64).reshape(size)
-        return (_facts(spec, count, shared, context, resident_layers, opened=False),) * steps
+        return (one_step(spec, count, shared, context, resident_layers, opened=False),) * steps
     streams = load.streams_for(number.size)
     shifts = min(_SHIFTS, -(-number.size // streams))
     played = _misses(load, streams, steps + shifts - 1)
     stream, shift = number % played.shape[1], number // played.shape[1] % shifts
     return tuple(
-        _facts(spec, count, played[step + shift, stream].reshape(size), context + step, resident_layers, opened=True)
+        one_step(spec, count, played[step + shift, stream].reshape(size), context + step, resident_layers, opened=True)
         for step in range(steps)
     )
 
@@ -148,9 +148,13 @@ def _misses(load: _Load, streams: int, steps: int) -> Ints:
     return missed
 
 
-def _facts(
+def one_step(
     spec: BlockSpec, slots: int, misses: Ints, context: int, resident_layers: int, *, opened: bool
 ) -> StepFacts:  # fmt: skip
+    """Facts of a step of rows of `context` tokens: misses int64 [L, B, Hk], of which resident layers have none.
+
+    opened  whether a step whose token is the first of a block opens it; a mean step opens none
+    """
     size = misses.shape
     misses = misses.copy()
     misses[:resident_layers] = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ConfigError, RecordingError, UnknownNameError
-from sparda_core.files import write_whole
+from sparda_core.files import parse_toml, read_document, write_whole
 from sparda_core.simulator.locality import Fitted, LocalityModel
 
 FOLDER = Path(__file__).parent / "localities"
@@ -49,7 +48,7 @@ def _shipped(name: str) -> LocalityModel:
 
 def _read(path: Path) -> LocalityModel:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_document(path)
     except OSError as wrong:
         raise RecordingError(f"locality {str(path)!r} cannot be read: {wrong.strerror or wrong}") from wrong
     except UnicodeDecodeError as wrong:
@@ -62,8 +61,8 @@ def _read(path: Path) -> LocalityModel:
 def parse_locality(text: str, *, where: str = "locality") -> LocalityModel:
     """A locality from TOML text; raises RecordingError naming `where` and the field."""
     try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as wrong:
+        table = parse_toml(text)
+    except ValueError as wrong:
         raise RecordingError(f"{where}: not TOML: {wrong}") from wrong
     _check_names(table, _KINDS, where)
     for key, kind in _KINDS.items():

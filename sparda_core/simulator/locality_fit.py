@@ -116,6 +116,7 @@ class Drawn:
     spec: BlockSpec
     selections: Selection
     positions: Ints
+    scored: None = None
 
 
 def draw(model: LocalityModel, spec: BlockSpec, *, streams: int, tokens: int, steps: int, seed: int = 0) -> Drawn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ProfileError, UnknownNameError
-from sparda_core.files import write_whole
+from sparda_core.files import parse_toml, read_document, write_whole
 from sparda_core.simulator.cpu import CpuProfile
 from sparda_core.simulator.derive import FOLDER, completed
 from sparda_core.simulator.gpu import GpuProfile
@@ -71,7 +70,7 @@ def _read(name: str | Path) -> tuple[Profile, str]:
             raise UnknownNameError(what="profile", name=str(name), known=profile_names())
         path = FOLDER / f"{name}.toml"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_document(path)
     except (OSError, ValueError) as wrong:  # no UTF-8, or a path with a zero byte
         raise ProfileError(f"profile {str(path)!r} cannot be read: {wrong}") from wrong
     return _parse(text, str(path)), str(path)
@@ -79,8 +78,8 @@ def _read(name: str | Path) -> tuple[Profile, str]:
 
 def _parse(text: str, where: str) -> Profile:
     try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as wrong:
+        table = parse_toml(text)
+    except ValueError as wrong:
         raise ProfileError(f"{where}: not TOML: {wrong}") from wrong
     device = table.pop("device", None)
     if not isinstance(device, str) or device not in _DEVICES:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
+from sparda_core.policy import SCORE, SCORED_POOLS
 from sparda_core.selection import NO_BLOCK, Selection
 from sparda_core.shapes import BlockSpec, check_integer
 from sparda_core.simulator.residency import Pools, check_pool
@@ -26,6 +27,7 @@ class Recorded(Protocol):
 
     selections  int32 [steps, L, B, Hk, budget], ascending, -1 last
     positions   int64 [steps, B], of each row's query; negative where the row sat out
+    scored      int16 [steps, 3, L, B, Hk], misses under "score" in pools of SCORED_POOLS selections; None without
     """
 
     @property
@@ -34,6 +36,8 @@ class Recorded(Protocol):
     def selections(self) -> Selection: ...  # noqa: D102
     @property
     def positions(self) -> Ints: ...  # noqa: D102
+    @property
+    def scored(self) -> npt.NDArray[np.int16] | None: ...  # noqa: D102
 
 
 def recorded_facts(
@@ -43,13 +47,15 @@ def recorded_facts(
     """Facts of a recording's steps, had its selections met these slots under this policy.
 
     Slots begin empty but for each row's partly filled last block, as after a prefill: with the policy and
-    slots of the session that was recorded these are the session's own facts, but for lateness.
+    slots of the session that was recorded these are the session's own facts, but for lateness. Under "score",
+    which follows scores, they are what was counted while it was recorded, for pools of SCORED_POOLS selections.
     skip  steps left out at the start, when the slots still fill; they are played all the same
     Raises ConfigError, UnknownNameError (policy).
     """
     spec, shape = recording.spec, recording.selections.shape
     count = spec.budget if slots is None else slots
-    check_pool(slots=count, policy=policy, spec=spec)
+    if policy != SCORE:
+        check_pool(slots=count, policy=policy, spec=spec)
     for name, value in (("skip", skip), ("resident_layers", resident_layers)):
         check_integer(name, value, 0)
     if skip >= shape[0]:
@@ -58,10 +64,13 @@ def recorded_facts(
         raise ConfigError(f"resident_layers={resident_layers} must be <= layers={shape[1]}")
     opened = opened_blocks(recording)
     misses = np.zeros(shape[:4], np.int64)
-    offloaded = np.zeros((shape[0], misses[0, resident_layers:].size), np.int64)
-    for part in _parts(recording, opened, resident_layers):
-        offloaded[:, part.which] = part.play(count, policy)
-    misses[:, resident_layers:] = offloaded.reshape(misses[:, resident_layers:].shape)
+    if policy == SCORE:
+        misses[:, resident_layers:] = _scored(recording, count)[:, resident_layers:]
+    else:
+        offloaded = np.zeros((shape[0], misses[0, resident_layers:].size), np.int64)
+        for part in _parts(recording, opened, resident_layers):
+            offloaded[:, part.which] = part.play(count, policy)
+        misses[:, resident_layers:] = offloaded.reshape(misses[:, resident_layers:].shape)
     selected = (recording.selections != NO_BLOCK).sum(-1)
     none = np.zeros(shape[1:4], np.int64)
     return tuple(
@@ -73,6 +82,20 @@ def recorded_facts(
         )
         for step in range(skip, shape[0])
     )  # fmt: skip
+
+
+def _scored(recording: Recorded, slots: int) -> npt.NDArray[np.int16]:
+    """int16 [steps, L, B, Hk]: misses under "score"; raises ConfigError where they were not counted."""
+    if recording.scored is None:
+        raise ConfigError(
+            "policy='score' follows scores, and this recording did not count its misses: record again on a CPU with a "
+            "selector that makes scores, or use 'lru'"
+        )
+    pools = [times * recording.spec.budget for times in SCORED_POOLS]
+    if slots not in pools:
+        known = ", ".join(map(str, pools))
+        raise ConfigError(f"slots={slots}: misses under policy='score' were counted for {known} slots; use these")
+    return recording.scored[:, pools.index(slots)]
 
 
 def opened_blocks(recording: Recorded) -> Ints:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.policy import SCORE
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.whatif.nearest import LIMITS, Turn, nearest_turn
 from sparda_core.whatif.scenario import Scenario
@@ -89,8 +90,9 @@ def values_now(scenario: Scenario) -> dict[str, float]:
         del pinned["resident_layers"]
         return {name: float(value) for name, value in pinned.items() if name != "link_gb_s"}
     if scenario.phase == "decode":
-        pinned["churn"] = scenario.churn_share()
-        if scenario.locality is not None:
+        if scenario.recording is None:
+            pinned["churn"] = scenario.churn_share()
+        if scenario.locality is not None or (scenario.recording is not None and scenario.policy != SCORE):
             pinned["slots"] = scenario.slot_count()
     if plan.engine == "uva":
         pinned["ctas"] = scenario.ctas

@@ -160,6 +160,10 @@ def _known_names(scenario: Scenario) -> None:
             raise UnknownNameError(what=what, name=name, known=known)
     if scenario.locality is not None:
         locality_of(scenario)
+    if scenario.recording is not None:
+        from sparda_core.whatif.recorded import recording_of
+
+        recording_of(scenario)
     scenario.combination()
 
 

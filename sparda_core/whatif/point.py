@@ -124,6 +124,10 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
         )
     still = unmoved(scenario, pair)
     # What does not fit needs no misses: they take longest where there are most slots.
+    if scenario.recording is not None and not still and room(scenario)[1] is None:
+        from sparda_core.whatif.recorded import facts_of_recording
+
+        return facts_of_recording(scenario, pair, plan.resident_layers)
     if scenario.locality is not None and pair.spec.free and room(scenario)[1] is None:
         model = locality_of(scenario)
         model.check(pair.spec, scenario.context)
@@ -134,7 +138,7 @@ def facts_of(scenario: Scenario, pair: Combination, plan: StepPlan) -> Sequence[
                 resident_layers=plan.resident_layers, steps=scenario.steps or 1, seed=scenario.seed,
                 steady=scenario.steps is None,
             )  # fmt: skip
-    churn = 0.0 if still else scenario.churn_share()
+    churn = 0.0 if still or scenario.recording is not None else scenario.churn_share()
     if churn * pair.spec.budget > pair.spec.free + 1e-9:
         raise ConfigError(
             f"churn={churn:g} must be <= {pair.spec.free / pair.spec.budget:.4g}: of budget={pair.spec.budget} only "
@@ -220,6 +224,11 @@ def notes_of(scenario: Scenario, pair: Combination) -> dict[str, str]:
     elif scenario.locality is not None:
         model = locality_of(scenario)
         notes = {"locality": f"{model.name}, churn {model.churn:g}", "seed": str(scenario.seed)}
+    elif scenario.recording is not None:
+        from sparda_core.whatif.recorded import miss_share
+
+        share = miss_share(scenario, pair.spec.budget)
+        notes = {"locality": f"recording {scenario.recording}, of which {share:.2%} of a selection is missed"}
     if scenario.context > shape.context:
         notes["beyond_native_context"] = f"{scenario.context} of {shape.context} tokens"
     return notes

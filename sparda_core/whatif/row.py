@@ -109,13 +109,30 @@ def to_line(row: Row) -> str:
     return json.dumps(plain, allow_nan=False)
 
 
+_TEXTS = frozenset({"status", "bound", "short_of", "extrapolated", "reason"})
+
+
+def _check(row: Row) -> None:
+    """Raise TypeError where a figure is no finite number, or a text none."""
+    for name in FIGURES:
+        value = getattr(row, name)
+        if value is None:
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (isinstance(value, str) if name in _TEXTS else is_number):
+            raise TypeError(f"{name} is of the wrong kind")
+    if isinstance(row.point, bool) or not isinstance(row.point, int):
+        raise TypeError("point is no number of one")
+
+
 def from_line(line: str | bytes, grid: Grid) -> Row:
     """The row of a line; raises RecordingError where it is damaged or no row of this grid."""
     try:
         plain: Mapping[str, Any] = parse_json(line)
         row = Row(**{**plain, "status": Status(plain["status"])})
+        _check(row)
         right = 0 <= row.point < len(grid) and row.labels == grid.labels(row.point)
-    except (KeyError, TypeError, ValueError) as wrong:
+    except (KeyError, OverflowError, TypeError, ValueError) as wrong:
         raise RecordingError(f"it is damaged ({wrong})") from wrong
     if not right or row.fits != (row.step_s is not None):
         raise RecordingError("it is no row of this study")

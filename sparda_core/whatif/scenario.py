@@ -9,6 +9,7 @@ import attrs
 
 from sparda_core.compose import Combination
 from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.policy import LAST_SELECTION
 from sparda_core.shapes import SHAPES, BlockSpec
 from sparda_core.whatif.knobs import MOST_STEPS, Knob, knob, knob_of
 
@@ -56,6 +57,10 @@ class Scenario:
     locality: str | None = knob(
         None, str, "how blocks come back, by name or file: misses then follow from slots and policy "
         "(default: every newcomer is a miss)", metavar="NAME|FILE", group=LOAD,
+    )  # fmt: skip
+    recording: str | None = knob(
+        None, str, "selections of a real run, by name or file, in place of a locality: a step misses the share of its "
+        "blocks that the run would have missed with as many selections of slots", metavar="NAME|FILE", group=LOAD,
     )  # fmt: skip
     steps: int | None = knob(
         None, int, "decode steps predicted, one after another (default: one, of mean misses)", metavar="STEPS",
@@ -154,6 +159,11 @@ class Scenario:
     def __attrs_post_init__(self) -> None:
         if self.slots is not None and self.slot_factor is not None:
             raise ConfigError(f"slots={self.slots} and slot_factor={self.slot_factor} set the same thing; give one")
+        for name, value in (("locality", self.locality), ("churn", self.churn)):
+            if self.recording is not None and value is not None:
+                raise ConfigError(
+                    f"recording={self.recording!r} and {name}={value!r} both say what a step misses; give one"
+                )
 
     @classmethod
     def knobs(cls) -> dict[str, Knob]:
@@ -192,7 +202,11 @@ class Scenario:
         return most if self.slots is None else self.slots
 
     def churn_share(self) -> float:
-        """`churn`, else the locality's, else CHURN."""
+        """`churn`, else the locality's or what the recording misses in a pool of one selection, else CHURN."""
+        if self.recording is not None:
+            from sparda_core.whatif.recorded import miss_share
+
+            return miss_share(self.turned(policy=LAST_SELECTION, slots=None, slot_factor=None), self.budget)
         if self.churn is None and self.locality is not None:
             from sparda_core.whatif.point import locality_of
 

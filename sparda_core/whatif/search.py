@@ -23,8 +23,8 @@ Report = Callable[[str, int, int], None]
 class Choices:
     """What is tried. Bytes in flight, cluster, host dtype and everything else stay as in the scenario.
 
-    slot_factors  slots in multiples of the budget; without a locality only 1 is tried, since every newcomer
-                  is a miss then, however many slots there are
+    slot_factors  slots in multiples of the budget; without a locality or recording only 1 is tried, since every
+                  newcomer is a miss then, however many slots there are
     engines       None: every engine of the profile
     ctas          thread blocks of the engine uva
     At one selection's worth of slots both policies keep the same blocks; with more, last-selection keeps no more
@@ -107,7 +107,8 @@ class _Search:
 
     def starts(self) -> Iterator[Scenario]:
         """Each pair with each number of slots, at the first engine."""
-        factors = sorted(set(self._choices.slot_factors)) if self._base.locality else [1.0]
+        back = self._base.locality or self._base.recording  # whether blocks come back at all
+        factors = sorted(set(self._choices.slot_factors)) if back else [1.0]
         first = {"engine": self.engines()[0][0], "ctas": self.engines()[0][1]}
         for runtime, selector in itertools.product(self._choices.runtimes, self._choices.selectors):
             start = self._base.turned(selector=selector, runtime=runtime, slot_factor=1.0, **first)

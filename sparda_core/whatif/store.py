@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from sparda_core.errors import ConfigError, RecordingError
-from sparda_core.files import make_folder, parse_json, write_whole
+from sparda_core.files import make_folder, parse_json, read_document, write_whole
 from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.row import FIGURES, Row, from_line, to_line
 
 #: The journal: one finished row a line, in the order of the grid. The table: the same, written when all are there.
 JOURNAL, TABLE, STUDY = "rows.jsonl", "rows.csv", "study.json"
+#: Bytes of a row that is none: real ones have some hundred.
+_LONGEST_LINE = 1 << 20
 
 
 class Store:
@@ -83,8 +85,8 @@ class Store:
         """Rows of the journal; a last line that was not written to its end is cut off."""
         self._journal.seek(0)
         good = 0
-        for number, line in enumerate(self._journal, start=1):
-            if not line.endswith(b"\n"):
+        for number, line in enumerate(iter(lambda: self._journal.readline(_LONGEST_LINE), b""), start=1):
+            if not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
                 self._journal.truncate(good)
                 return
             good += len(line)
@@ -98,12 +100,13 @@ class Store:
 def check_folder(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     """Make the folder, and see that a study may be kept there; raises as Store does."""
     make_folder(folder)
-    if not any(folder.iterdir()):
+    # An empty journal alone is left by a run that ended before it had begun: a full disk, a kill.
+    if all(path.name == JOURNAL and not path.stat().st_size for path in folder.iterdir()):
         return
     if not resume:
         raise ConfigError(f"folder {str(folder)!r} is not empty; go on with --resume, or name a fresh one")
     try:
-        held = parse_json((folder / STUDY).read_bytes())
+        held = parse_json(read_document(folder / STUDY))
     except FileNotFoundError:
         raise ConfigError(f"folder {str(folder)!r} holds no study ({STUDY}); name another") from None
     except ValueError as wrong:

@@ -10,7 +10,9 @@ import attrs
 from sparda_core.errors import UnknownNameError
 from sparda_core.whatif.backends import Pool
 from sparda_core.whatif.grid import Grid
-from sparda_core.whatif.lookahead import lookahead_figures, lookahead_grid, lookahead_tables
+from sparda_core.whatif.lookahead import lookahead_grid
+from sparda_core.whatif.lookahead_figures import lookahead_figures
+from sparda_core.whatif.lookahead_tables import lookahead_tables
 from sparda_core.whatif.reading import Sheet
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.whatif.study import Report, Study

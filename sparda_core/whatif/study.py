@@ -139,7 +139,8 @@ def identity_of(grid: Grid) -> dict[str, Any]:
 
 
 def _digest(name: str, value: Any) -> str | None:
-    """Of a profile its own digest, of a locality's file its content's; None for what is neither."""
+    """Of a profile its own digest, of a recording and of a locality's file its content's; None for what is neither."""
+    from sparda_core.selectors.shipped import path_of
     from sparda_core.simulator.profile_file import load_profile
 
     try:
@@ -147,6 +148,8 @@ def _digest(name: str, value: Any) -> str | None:
             return load_profile(value).digest
         if name == "locality" and isinstance(value, str) and value.endswith(".toml"):
             return hashlib.sha256(Path(value).read_bytes()).hexdigest()[:12]
+        if name == "recording" and value is not None:
+            return hashlib.sha256(path_of(value).read_bytes()).hexdigest()[:12]
     except (SpardaError, OSError):
         return "unreadable"  # its points say why
     return None

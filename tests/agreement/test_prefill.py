@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sparda_core.models.decoder import Decoder
 from tests.agreement.worlds import MODEL, TOKENS, pair
+from tests.profiles import share
 
 DECODER: Decoder = MODEL.decoder
 #: Selectors whose decoding makes the same choices as their prefill. InfiniGen prefills by the true query.
@@ -34,7 +35,7 @@ cuts = st.lists(st.integers(1, 119), max_size=5)
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @given(cuts=cuts)
-@settings(max_examples=8)
+@settings(max_examples=share(8))
 def test_dense_prefill_in_any_pieces_is_the_plain_forward(runtime: str, cuts: list[int]) -> None:
     want = DECODER.dense_forward(torch.tensor([TOKENS[:120]]))[0, -1]
     torch.testing.assert_close(after("forecast", runtime, cuts, mode="dense"), want)
@@ -42,7 +43,7 @@ def test_dense_prefill_in_any_pieces_is_the_plain_forward(runtime: str, cuts: li
 
 @pytest.mark.parametrize("selector", [*SAME, "infinigen"])
 @given(cuts=cuts)
-@settings(max_examples=6)
+@settings(max_examples=share(6))
 def test_prefill_by_the_selector_does_not_depend_on_the_chunks(selector: str, cuts: list[int]) -> None:
     runtime = "offload-sync"
     torch.testing.assert_close(

@@ -173,7 +173,8 @@ def test_a_folder_that_is_a_file_is_refused(refusal: Refusal, tmp_path: Path) ->
 def test_the_lookahead_study_prints_its_question_and_where_it_pays(capsys: Captured, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     options = ("--grid", "batch=1,4", "link_gb_s=25", "--jobs", "1", "--out", str(tmp_path / "o"))
-    assert main(["whatif", "--study", "lookahead", *options]) == 0
+    load = ("--locality", "hisparse", "--context", "65536")
+    assert main(["whatif", "--study", "lookahead", *load, *options]) == 0
     out = capsys.readouterr().out
     for words in (
         "still pay once the device keeps 1x, 2x, 4x", "4x lru", "Slots instead of lookahead", "synthetic locality",
@@ -183,7 +184,7 @@ def test_the_lookahead_study_prints_its_question_and_where_it_pays(capsys: Captu
     held = json.loads((tmp_path / "o" / "study.json").read_text())
     assert held["study"] == "lookahead"
     assert {"lookahead.png", "lookahead.svg"} == set(held["figures"])
-    assert len(held["tables"][3]["rows"]) == 4 * 2
+    assert len(held["tables"][4]["rows"]) == 3 * 2
 
 
 def test_a_grid_loads_no_torch_and_draws_nothing_unasked() -> None:

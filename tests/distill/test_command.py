@@ -6,15 +6,19 @@ import argparse
 import csv
 import json
 import shlex
+import sys
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 
 from sparda_core.distill.command import add_arguments, command_line, run
-from sparda_core.distill.options import FIELDS, config_of
+from sparda_core.distill.config import CPU_RECIPE
+from sparda_core.distill.options import FIELDS, config_of, settle_measured
 from sparda_core.distill.report import machine
 from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.locks import locked
 from sparda_core.models.forecast_weights import load_forecast
 from sparda_core.models.gguf import read_gguf
 from sparda_core.models.load import load_model
@@ -69,14 +73,16 @@ def test_the_recorded_command_makes_the_same_run_again(folder: Path) -> None:
     add_arguments(parser)
     again = parser.parse_args(shlex.split(command_line(args))[2:])
     assert config_of(again) == config_of(args)
-    same = ("dtype", "device", "held_out", "pattern", "column", "split", "sink", "local", "block", "budget", "entries")
+    same = ("dtype", "device", "held_out", "pattern", "column", "split", "other_blocks")
+    cut = {"sink", "local", "block", "budget", "entries"}  # told as they were settled
     assert {name: vars(again)[name] for name in same} == {name: vars(args)[name] for name in same}
     running = {
         "out", "model", "text", "dataset", "mds", "source_tokenizer", "cache", "threads", "shard_model", "checkpoint",
         "checkpoint_every", "resume", "evaluate_every", "evaluate_windows", "best_by", "tensorboard", "results",
-        "recall_window", "plan", "shape", "json",
+        "recall_window", "plan", "shape", "json", "cpu_recipe",
     }  # fmt: skip
-    assert vars(args).keys() == {*running, *same, *FIELDS}
+    assert vars(args).keys() == {*running, *same, *cut, *FIELDS}
+    assert again.entries == "32/16"
 
 
 def test_the_machine_of_a_report_names_the_gpu_only_where_one_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +115,7 @@ def test_bad_options_are_refused_before_anything_is_written(folder: Path) -> Non
     with pytest.raises(WeightsError, match=r"no tokenizer\.json"):
         run(parsed(folder, "--model", str(folder / "plain")))
     (folder / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(OSError, match="Not a directory"):
         run(parsed(folder, "--out", str(folder / "file" / "out.safetensors")))
     assert not list(folder.glob("out.*"))
 
@@ -128,6 +134,9 @@ def test_what_would_fail_or_be_lost_after_hours_is_refused_at_once(folder: Path)
         (("--shape", "smollm2-135m"), "add --plan, or give --model"),
         (("--checkpoint", str(out)), "is a file that --out writes itself"),
         (("--results", str(folder / "out.curve.csv"), "--recall-window", "1024"), "is a file that --out writes itself"),
+        (("--column", "text"), "--column text is of --dataset or --mds, and none is given"),
+        (("--split", "test"), "--split test is of --dataset, and none is given"),
+        (("--source-tokenizer", "t.json"), "--source-tokenizer t.json is of --dataset or --mds"),
         (("--text", str(folder), "--pattern", "**x"), "pattern='\\*\\*x' is none"),
         (("--text", str(folder), "--pattern", "/texts/*"), "pattern='/texts/\\*' is none"),
     ]
@@ -141,6 +150,37 @@ def test_what_would_fail_or_be_lost_after_hours_is_refused_at_once(folder: Path)
     with pytest.raises(OSError, match="is no folder"):
         run(parsed(folder, "--cache", str(folder / "text.txt")))
     assert not list(folder.glob("out.*"))
+
+
+def test_the_recipe_of_a_cpu_sets_sizes_that_options_override(folder: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    model = ["--model", str(folder / "small.gguf")]
+    plain, recipe = (parser.parse_args([*model, *words]) for words in ([], ["--cpu-recipe", "--steps", "7"]))
+    for args in (plain, recipe):
+        settle_measured(args)
+    usual = config_of(plain)
+    assert (usual.teacher, usual.init, usual.objective, usual.lr) == ("fine", "query-mean", "block", 3e-3)
+    assert config_of(recipe) == attrs.evolve(usual, **{**CPU_RECIPE, "steps": 7})
+    assert (plain.evaluate_every, plain.recall_window) == (50, 8192)
+    assert (recipe.evaluate_every, recipe.recall_window) == (20, 4096)
+    with pytest.raises(ConfigError, match="--cpu-recipe and --objective reference both set"):
+        run(parsed(folder, "--cpu-recipe", "--objective", "reference"))
+
+
+def test_a_missing_tensorboard_is_told_before_a_text_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setattr("sparda_core.distill.command.load_model", lambda *_args, **_options: pytest.fail("loaded"))
+    with pytest.raises(ConfigError, match=r"sparda\[tensorboard\]"):
+        run(parsed(folder, "--tensorboard", str(folder / "board")))
+    assert not (folder / "board").exists()
+
+
+def test_two_runs_into_one_file_are_kept_apart(folder: Path) -> None:
+    with locked(folder / "out.safetensors"), pytest.raises(ConfigError, match="being written by another run"):
+        run(parsed(folder))
+    assert run(parsed(folder, "--steps", "1")) == 0
+    assert not list(folder.glob("*.lock"))
 
 
 def test_a_run_that_diverges_stops_and_writes_no_weights(folder: Path) -> None:
@@ -189,6 +229,7 @@ def test_text_of_which_nothing_can_be_held_out_is_validated_on_pythons_own_and_s
     said = " ".join(capsys.readouterr().err.split())
     assert "no held-out document of >= 512 tokens" in said
     assert "best on held-out text" in said
+    assert said.index("step 0: recall") < said.index("step 1: recall"), "where it starts is told, too"
 
 
 def test_the_recall_table_is_one_json_document_on_standard_output(
@@ -218,7 +259,7 @@ def test_options_that_contradict_each_other_or_their_data_are_refused(folder: Pa
         (("--teacher", "5/5"), "divides block=64"),
         (("--evaluate-windows", "-1"), "evaluate_windows=-1 must be >= 0"),
         (("--entries", "32"), "WINDOW/STRIDE in tokens"),
-        (("--source-tokenizer", str(folder / "no.json")), "cannot be read"),
+        (("--mds", "a", "--source-tokenizer", str(folder / "no.json")), "tokenizer='.*no.json' cannot be read"),
         (("--shard-model",), "needs several processes"),
         (("--text", str(folder), "--pattern", "*.rst"), "holds no file"),
     ]

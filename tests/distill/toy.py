@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import torch
 
 from sparda_core.distill.config import TrainConfig
@@ -20,16 +21,22 @@ SHAPE = ModelShape(
 )  # fmt: skip
 
 
-def toy_model(device: str = "cpu") -> Model:
-    """Random, but with queries strong enough that attention prefers some blocks to others."""
-    weights = random_weights(SHAPE, seed=3, dtype=torch.float64)
-    sharp = {name: (6 * w if "q_proj" in name else w).to(device) for name, w in weights.items()}
-    return Model(name="toy", decoder=Decoder(DecoderConfig(shape=SHAPE), sharp))
+def toy_model(device: str = "cpu", *, biased: bool = False) -> Model:
+    """Random, but with queries strong enough that attention prefers some blocks to others.
+
+    biased  with a token bias (NOSA) that is as strong
+    """
+    config = DecoderConfig(shape=attrs.evolve(SHAPE, token_bias=biased))
+    weights = random_weights(SHAPE, seed=3, dtype=torch.float64, config=config)
+    strong = ("q_proj", "self_attn.A", "self_attn.delta")
+    sharp = {name: (6 * w if any(part in name for part in strong) else w).to(device) for name, w in weights.items()}
+    return Model(name="toy", decoder=Decoder(config, sharp))
 
 
 def toy_config(**changes: Any) -> TrainConfig:
     options: dict[str, Any] = {
         "spec": SPEC, "steps": 12, "window": 96, "positions": 24, "first_position": 40, "lr": 0.05, "warmup": 2,
+        "teacher": "coarse",
     }  # fmt: skip
     return TrainConfig(**(options | changes))
 

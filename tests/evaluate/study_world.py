@@ -20,7 +20,9 @@ SHAPE = ModelShape(
     tied_embeddings=True,
 )  # fmt: skip
 GRIDS = {"a.s0": (4, 2), "a.s1": (4, 2), "two": (4, 2)}  # the last knows two layers early
-NAMES = (*DEFAULT, "query@8/8", "query@1/1", "forecast:a.s0@2/2", "infinigen-softmax@8/4")
+NAMES = (
+    *DEFAULT, "query@8/8", "query@1/1", "forecast:a.s0@2/2", "infinigen-softmax@8/4",
+)  # fmt: skip
 TOKENS, FIRST = 150, 90
 
 

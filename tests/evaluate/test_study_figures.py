@@ -21,16 +21,22 @@ SHAPE = named_shape("smollm2-135m")
 
 def test_a_method_is_known_by_its_name_grid_and_bytes() -> None:
     forecasts = {"fine": (32, 16), "own-grid": (4, 4)}
-    names = ["oracle", "query", "query@8/8", "forecast", "forecast:fine@4/4", "infinigen-token"]
+    names = [
+        "oracle", "query", "query@8/8", "forecast", "forecast:fine@4/4", "infinigen-token", "infinigen-released",
+        "nosa", "nosa-forecast:fine",
+    ]  # fmt: skip
     got = {m.name: m for m in parse_methods(names, spec=SPEC, forecasts=forecasts)}
     grids = {name: m.grid for name, m in got.items()}
     assert grids == {
         "oracle": None, "query": (32, 16), "query@8/8": (8, 8), "forecast:fine": (32, 16), "forecast:own-grid": (4, 4),
-        "forecast:fine@4/4": (4, 4), "infinigen-token": None,
+        "forecast:fine@4/4": (4, 4), "infinigen-token": None, "infinigen-released": None, "nosa": (32, 16),
+        "nosa-forecast:fine": (32, 16),
     }  # fmt: skip
     assert got["query"].share_of_k(SHAPE) == 1 / 16
     assert got["forecast:fine@4/4"].index_bytes_per_token(SHAPE) == 2 * 3 * 64 / 4
     assert got["infinigen-token"].share_of_k(SHAPE) == 1
+    assert got["infinigen-released"].share_of_k(SHAPE) == 1 / 2
+    assert got["nosa"].index_bytes_per_token(SHAPE) == (2 * 3 * 64 + 4 * 3) / 16
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_a_method_that_cannot_be_is_refused_with_the_way_out(text: str, kind: ty
 
 def test_a_forecast_without_a_file_is_left_out_of_the_default_and_refused_by_name() -> None:
     kinds = [m.kind for m in parse_methods(tuple(KINDS), spec=SPEC, forecasts={})]
-    assert kinds == [kind for kind in KINDS if kind != "forecast"]
+    assert kinds == [kind for kind in KINDS if kind not in ("forecast", "nosa-forecast")]
     with pytest.raises(ConfigError, match="LABEL=FILE"):
         parse_method("forecast@8/8", spec=SPEC, forecasts={})
     with pytest.raises(ConfigError, match="named twice"):
@@ -66,6 +72,7 @@ def test_a_forecast_without_a_file_is_left_out_of_the_default_and_refused_by_nam
         ({"budgets": ()}, "at least one"),
         ({"first": 8191}, "two positions"),
         ({"tasks": ("riddle",)}, "passkey"),
+        ({"select_blocks": 5}, r"8 must be >= 9 = sink \+ local \+ select_blocks=5"),
     ],
 )
 def test_a_study_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:

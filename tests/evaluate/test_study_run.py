@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sparda_core.distill.texts import Document
 from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.evaluate.study.judge import judge_path
 from sparda_core.evaluate.study.run import Study, identity, run_study
-from sparda_core.evaluate.study.store import Rows
+from sparda_core.evaluate.study.store import Rows, check_ours
 from sparda_core.evaluate.study.windows import cut_windows
 from tests.evaluate import study_world as world
 
@@ -74,6 +75,19 @@ def test_an_interrupted_study_goes_on_and_ends_with_the_same_rows(
     assert len(calls) == 21
 
 
+def test_shares_fill_one_folder_with_the_rows_of_a_whole_study(tmp_path: Path) -> None:
+    small: dict[str, object] = {"samples": 2, "tasks": ("copy",), "task_tokens": 250}
+    whole, prompts = run_study(study(**small), rows_of(tmp_path / "whole", study(**small)))
+    for share in range(3):
+        windows, tasks = run_study(study(**small), rows_of(tmp_path / "shared", study(**small)), share=(share, 3))
+        assert len(windows) + len(tasks) == (2, 2, 0)[share]
+    ticks: list[tuple[int, int]] = []
+    rows = rows_of(tmp_path / "shared", study(**small))
+    found, answers = run_study(study(**small), rows, progress=lambda _what, done, total: ticks.append((done, total)))
+    assert timeless(found) == timeless(whole)
+    assert answers == prompts
+
+
 def test_a_row_says_what_the_methods_are_worth_against_each_other() -> None:
     from sparda_core.evaluate.study.judge import judge_choices
 
@@ -120,6 +134,19 @@ def test_a_folder_with_another_study_is_refused_naming_what_differs(tmp_path: Pa
     (tmp_path / "rows" / "x.0.json").write_text("{")
     with pytest.raises(RecordingError, match=r"x\.0\.json"):
         rows_of(tmp_path, study()).get("x.0")
+
+
+def test_a_folder_that_another_process_is_just_making_is_not_taken_for_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / ".study.json.x.part").write_text("{")
+    check_ours(tmp_path)
+    (tmp_path / "rows" / "a.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"holds 'rows' and no study\.json"):
+        check_ours(tmp_path)
+    writer = threading.Timer(0.1, lambda: (tmp_path / "study.json").write_text("{}"))
+    writer.start()
+    check_ours(tmp_path)
+    writer.join()
 
 
 def test_what_does_not_fit_the_model_is_refused() -> None:

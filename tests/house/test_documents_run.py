@@ -42,7 +42,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         titled = re.match(r"# (\w+)\.py", block)
         names.append(titled.group(1) if titled else "register_both")
         (tmp_path / f"{names[-1]}.py").write_text(block)
-    assert names == ["every_nth", "every_nth_tensors", "polite", "register_both"]
+    assert names == ["every_nth", "every_nth_tensors", "polite", "register_both", "judge_both"]
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     SELECTORS.unregister("every-nth")
@@ -74,6 +74,21 @@ def test_the_registry_of_the_page_makes_both(page: Path) -> None:
     assert module.selector.n == 3
     assert {"every-nth"} <= set(SELECTORS.names())
     assert RUNTIMES.make("polite").name == "polite"
+
+
+def test_both_methods_of_the_page_keep_the_laws(page: Path) -> None:
+    judged = load("judge_both")
+    assert {"chunks", "lower-id", "dense-when-all-fits"} <= set(judged.kept)
+    assert {"same-answer", "victims"} <= set(judged.served)
+
+
+def test_the_blocks_of_the_page_on_testing_run() -> None:
+    for block in PYTHON_BLOCK.findall((ROOT / "docs" / "testing.md").read_text()):
+        names: dict[str, Any] = {}
+        exec(compile(block, "docs/testing.md", "exec"), names)  # noqa: S102 -- our own page
+        for name, made in names.items():
+            if name.startswith("test_one"):  # the others draw as many examples as a profile says
+                made()
 
 
 @pytest.mark.model

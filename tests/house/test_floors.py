@@ -22,6 +22,7 @@ FLOORS = {
     "published": 6,
     "evaluate": 6,
     "bench": 7,
+    "testing": 7,
     "cli": 8,
     "front door": 9,
 }

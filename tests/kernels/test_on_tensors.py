@@ -13,6 +13,7 @@ from sparda_core.kernels.pool.tensors import pool_blocks
 from sparda_core.kernels.topk import choose
 from sparda_core.kernels.topk import reference as topk
 from sparda_core.shapes import BlockSpec
+from tests.profiles import share
 
 INF, NAN = float("inf"), float("nan")
 VALUES = torch.tensor([-INF, NAN, -1.5, 0.0, 0.5, 2.0, 3.0])
@@ -31,7 +32,7 @@ def test_pooling_at_once_is_pooling_block_by_block(
     assert torch.equal(pool_blocks(scores, per_block=per_block, blocks=blocks, spill=spill), want)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=share(12))
 @given(
     queries=st.integers(0, 4), free=st.integers(0, 3), last=st.integers(0, 200),
     seed=st.integers(0, 99),

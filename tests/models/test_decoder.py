@@ -16,6 +16,7 @@ from sparda_core.models.tiny import TINY_SHAPE, random_forecast, random_weights,
 from sparda_core.models.weights import layer_key
 from sparda_core.shapes import ModelShape
 from tests.models.cached import decode_with_cache
+from tests.profiles import share
 
 SHAPES = st.builds(
     lambda layers, hk, group, d, h: ModelShape(
@@ -41,7 +42,7 @@ def heads_of(flat_BTR: torch.Tensor, head_dim: int) -> torch.Tensor:
     return flat_BTR.view(*flat_BTR.shape[:2], -1, head_dim).transpose(1, 2)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=share(25), deadline=None)
 @given(shape=SHAPES, seed=st.integers(0, 99), offset=st.integers(0, 40))
 def test_project_equals_separate_products_and_a_rotation_by_hand(shape: ModelShape, seed: int, offset: int) -> None:
     weights = random_weights(shape, seed=seed, dtype=torch.float64)

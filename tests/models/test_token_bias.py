@@ -10,7 +10,7 @@ import torch
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.tiny import TINY_SHAPE, random_weights, tiny_model
 from sparda_core.models.token_bias import BiasWeights, bias_keys, token_bias
-from tests.agreement.dense_model import DenseRow
+from sparda_core.testing.dense_row import DenseRow
 
 SHAPE = attrs.evolve(TINY_SHAPE, name="biased", token_bias=True)
 

@@ -16,7 +16,7 @@ def entries(keys_ND: torch.Tensor, spec: BlockSpec) -> list[torch.Tensor]:
 
 
 def softmax(logits: list[float]) -> list[float]:
-    top = max(logits)
+    top = max(logits, default=0.0)
     powers = [math.exp(logit - top) for logit in logits]
     total = sum(powers)
     return [power / total for power in powers]

@@ -13,6 +13,7 @@ from sparda_core.simulator.locality import LocalityModel
 from sparda_core.simulator.locality_file import load_locality
 from sparda_core.simulator.residency import Pools
 from sparda_core.simulator.streams import Streams
+from tests.profiles import share
 
 PAPER = BlockSpec(sink=1, local=32, budget=96)
 SMALL = BlockSpec(block=4, window=4, stride=2, sink=1, local=1, budget=8)
@@ -38,7 +39,7 @@ specs = st.builds(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share(60))
 @given(
     spec=specs, churn=st.floats(0, 1), tokens=st.integers(0, 120), seed=st.integers(0, 5),
     reuse=st.sampled_from((((1, 1), (2, 0.5)), ((1, 1), (1.01, 0.01)), ((1, 1), (9, 0.99)))),
@@ -59,7 +60,7 @@ def test_every_selection_is_lawful_from_an_empty_row_to_a_long_one(
         assert (every == np.arange(position // spec.block + 1)).all(), "a block was lost or doubled"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=share(40))
 @given(churn=st.floats(0, 0.6), streams=st.integers(1, 9), steps=st.integers(1, 9))
 def test_newcomers_add_up_to_the_churn_within_one_block_a_step_and_a_stream(
     churn: float, streams: int, steps: int

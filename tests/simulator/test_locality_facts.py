@@ -15,6 +15,7 @@ from sparda_core.shapes import BlockSpec, ModelShape, named_shape
 from sparda_core.simulator.locality_facts import locality_facts
 from sparda_core.simulator.locality_file import load_locality
 from sparda_core.simulator.trace_facts import mean_facts
+from tests.profiles import share
 
 SHAPE = ModelShape(
     name="small", layers=4, hidden=8, ffn=16, q_heads=4, kv_heads=2, head_dim=4, vocab=32, context=10**6
@@ -62,7 +63,7 @@ def test_where_every_layer_is_resident_there_are_no_slots_and_no_misses() -> Non
     assert not facts.misses.any()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=share(30))
 @given(
     churn=st.floats(0, 0.6), times=st.integers(1, 4), batch=st.integers(1, 5),
     policy=st.sampled_from(("last-selection", "lru")),

@@ -11,6 +11,7 @@ from sparda_core.policy import POLICIES as ALL_POLICIES
 from sparda_core.runtimes.slot_pool import SlotPool
 from sparda_core.shapes import BlockSpec
 from sparda_core.simulator.residency import POLICIES, Pools, check_pool
+from tests.profiles import share
 
 ROWS, HEADS, WIDTH, BLOCKS = 3, 2, 4, 14
 NOTHING = np.array([-1])
@@ -45,7 +46,7 @@ def test_every_policy_of_the_runtimes_can_be_played_but_the_one_that_needs_score
         check_pool(slots=16, policy="score", spec=BlockSpec(budget=16))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share(60))
 @given(run=runs(), tails=st.none() | st.integers(0, BLOCKS - 1))
 def test_blocks_sit_in_the_slots_in_which_the_runtimes_pool_has_them(
     run: tuple[int, str, npt.NDArray[np.int32]], tails: int | None
@@ -80,7 +81,7 @@ def test_the_comparison_would_notice_another_policy() -> None:
     assert missed == [(1, 1), (1, 1), (1, 0)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share(60))
 @given(
     ids=st.lists(st.integers(0, BLOCKS - 1), min_size=1, max_size=60), slots=st.integers(1, 8), more=st.integers(1, 5)
 )

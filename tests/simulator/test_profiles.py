@@ -96,7 +96,7 @@ def test_the_digest_changes_with_any_number() -> None:
         ("value = 761e12", "value = nan", "value=nan"),
         ("value = 761e12", 'value = "761e12"', "flop_per_s: '761e12' must be a number"),
         ("value = 761e12", "value = true", "flop_per_s: True must be a number"),
-        ("value = 761e12", f"value = {10**400}", "malformed"),
+        ("value = 761e12", f"value = {10**400}", "more than 64 bits"),
         ('device = "gpu"', "device = []", r"device=\[\] must be one of"),
         ('device = "gpu"', f"deep = {'[' * 5000}", "not TOML"),
         ("tokens = [16, 64, 256]", 'tokens = "123"', "'1' must be a number"),

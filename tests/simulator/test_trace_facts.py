@@ -4,6 +4,7 @@ import attrs
 import numpy as np
 import pytest
 
+from sparda_core.cli.record import record as record_command
 from sparda_core.compose import compose
 from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.facts import StepFacts
@@ -70,6 +71,33 @@ def test_a_recording_played_again_meets_what_the_session_met(
         assert ours == attrs.evolve(theirs, late=theirs.late * 0)
     assert any(facts.misses.any() for facts in met)
     assert any(facts.opened.any() for facts in met)
+
+
+@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize(("selector", "runtime"), [("forecast", "offload-prefetch"), ("query", "offload-sync")])
+def test_what_pools_under_score_miss_is_counted_while_a_run_is_recorded(
+    selector: str, runtime: str, times: int
+) -> None:
+    options = {"slots": times * SPEC.budget, "policy": "score"}
+    pairing = pair(selector, runtime, runtime_options=options)
+    made = record_command(pairing, [TOKENS[:99], TOKENS[20:88]], steps=STEPS, report=lambda *_: None)
+    resident = pairing.plan().resident_layers
+    played = recorded_facts(made, slots=times * SPEC.budget, policy="score", resident_layers=resident)
+    for ours, theirs in zip(played, made.facts, strict=True):
+        assert ours == attrs.evolve(theirs, late=theirs.late * 0)
+    assert any(facts.misses.any() for facts in played)
+
+
+def test_misses_under_score_are_those_of_pools_that_were_counted_or_refused() -> None:
+    made = record_command(pair("forecast", "offload-prefetch"), [TOKENS[:99]], steps=STEPS, report=lambda *_: None)
+    small, plain = (recorded_facts(made, policy=policy) for policy in ("score", "last-selection"))
+    assert small == plain, "a pool of one selection keeps just that"
+    with pytest.raises(ConfigError, match="slots=15: misses under policy='score' were counted for 5, 10, 20 slots"):
+        recorded_facts(made, slots=15, policy="score")
+    with pytest.raises(ConfigError, match="did not count its misses"):
+        recorded_facts(attrs.evolve(made, scored=None), policy="score")
+    without = record_command(pair("window", "offload-prefetch"), [TOKENS[:99]], steps=2, report=lambda *_: None)
+    assert without.scored is None
 
 
 def test_steps_that_are_skipped_still_fill_the_slots() -> None:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sparda_core.errors import ConfigError, RowError
 from sparda_core.runtimes.bias_store import BiasStore
 from sparda_core.shapes import BlockSpec
+from tests.profiles import share
 
 SPEC = BlockSpec(block=8, window=4, stride=2, sink=1, local=1, budget=5)
 LAYERS, HEADS = 2, 3
@@ -85,7 +86,8 @@ class _Machine(RuleBasedStateMachine):
 
 
 def test_any_life_of_rows_leaves_their_own_biases() -> None:
-    run_state_machine_as_test(_Machine, settings=settings(max_examples=30, stateful_step_count=25, deadline=None))
+    wanted = settings(max_examples=share(30), stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(_Machine, settings=wanted)
 
 
 def test_a_gap_is_refused_and_a_lost_row_named() -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sparda_core.errors import CapacityError, ConfigError, RowError
 from sparda_core.runtimes.block_store import BlockStore
+from tests.profiles import share
 
 LAYERS, HEADS, BLOCK, DIM, PAGE_BLOCKS = (3, 5), 2, 4, 2, 2
 PAGE_TOKENS = BLOCK * PAGE_BLOCKS
@@ -148,7 +149,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
 
 
 TestStoreAgreesWithLists = StoreAgreesWithLists.TestCase
-TestStoreAgreesWithLists.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestStoreAgreesWithLists.settings = settings(max_examples=share(40), stateful_step_count=25, deadline=None)
 
 
 def filled(count: int, limit_pages: int | None = None) -> BlockStore:

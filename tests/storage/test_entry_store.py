@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sparda_core.errors import CapacityError, ConfigError, RowError
 from sparda_core.runtimes.entry_store import EntryStore
 from sparda_core.shapes import BlockSpec
+from tests.profiles import share
 
 LAYERS, HEADS, DIM = (2, 7), 2, 3
 SPECS = {
@@ -62,7 +63,7 @@ def entries_of(store: EntryStore, layer: int, row: int) -> Floats:
     return view.buffer[int(view.rows[0]), :, : int(view.counts[0])].numpy()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60), deadline=None)
 @given(
     name=st.sampled_from(sorted(SPECS)), cuts=st.lists(st.integers(0, 40), max_size=8), tokens=st.integers(0, 40),
     seed=st.integers(0, 99),
@@ -166,7 +167,7 @@ class EntriesAgreeWithOneShot(RuleBasedStateMachine):
 
 
 TestEntriesAgreeWithOneShot = EntriesAgreeWithOneShot.TestCase
-TestEntriesAgreeWithOneShot.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestEntriesAgreeWithOneShot.settings = settings(max_examples=share(30), stateful_step_count=20, deadline=None)
 
 
 def test_a_view_shows_the_rows_asked_for_and_its_counts_do_not_move() -> None:

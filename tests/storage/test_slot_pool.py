@@ -13,6 +13,7 @@ from sparda_core.kernels.diff import cpu, reference
 from sparda_core.kernels.diff.result import Diff, Slots
 from sparda_core.policy import POLICIES
 from sparda_core.runtimes.slot_pool import SlotPool
+from tests.profiles import share
 
 HEADS, BLOCK, DIM = 2, 4, 2
 NONE = -1
@@ -176,7 +177,7 @@ class PoolAgreesWithLists(RuleBasedStateMachine):
 
 
 TestPoolAgreesWithLists = PoolAgreesWithLists.TestCase
-TestPoolAgreesWithLists.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestPoolAgreesWithLists.settings = settings(max_examples=share(60), stateful_step_count=25, deadline=None)
 
 
 @st.composite
@@ -213,7 +214,7 @@ def copied(slots: Slots) -> Slots:
     return attrs.evolve(slots, **{f.name: getattr(slots, f.name).copy() for f in attrs.fields(Slots)})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(inputs=diff_inputs(), policy=st.sampled_from(POLICIES), seed=st.integers(0, 2**31))
 def test_the_compiled_diff_equals_the_reference_in_every_array_and_table(
     *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], policy: str, seed: int
@@ -232,7 +233,7 @@ def test_the_compiled_diff_equals_the_reference_in_every_array_and_table(
     np.testing.assert_array_equal(fast.unread[live], plain.unread[live])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share(100), deadline=None)
 @given(inputs=diff_inputs(), policy=st.sampled_from(POLICIES), seed=st.integers(0, 2**31))
 def test_hits_and_misses_add_up_to_the_selection_and_no_slot_is_given_twice(
     *, inputs: tuple[Slots, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]], policy: str, seed: int

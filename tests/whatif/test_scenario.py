@@ -32,7 +32,8 @@ PREFILL: dict[str, Any] = {"phase": "prefill", "context": 8192}
 MOVES: dict[str, tuple[dict[str, Any], Any]] = {
     "shape": ({}, "smollm2-135m"), "phase": ({}, "prefill"), "batch": ({}, 17), "context": ({}, 20000),
     "chunk": (PREFILL, 1024), "prefill": (PREFILL, "selector"), "churn": ({}, 0.2),
-    "locality": ({"churn": None}, "hisparse"), "steps": (LRU, 3), "seed": ({**LRU, "steps": 2}, 1),
+    "locality": ({"churn": None}, "hisparse"), "recording": ({"churn": None}, "smollm2/forecast-16"),
+    "steps": (LRU, 3), "seed": ({**LRU, "steps": 2}, 1),
     "value_bytes": ({}, 1.0), "profile": ({}, "a100-sxm"), "gpus": ({}, 2), "pcie": ({}, 4), "link_gb_s": ({}, 20.0),
     "hbm_gb_s": ({}, 2000.0), "tflop_s": ({"batch": 200}, 20.0), "host_gb": ({}, 1.0), "launches": ({}, "eager"),
     "extrapolate": ({}, True), "selector": ({}, "infinigen"),

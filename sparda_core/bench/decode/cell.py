@@ -40,6 +40,8 @@ class Cell:
     entries         grid of compressed keys, window/stride
     early           how early small kernels start, 0, 1 or 2 (kernels/early.py); None: as early as the device can
     shape           sizes of the model, by name
+    ctas, in_flight_kib   thread blocks of the copy kernel, and KiB that each keeps in flight; None: as `copies` says
+    block           tokens of a block
     """
 
     selector: str
@@ -58,11 +60,18 @@ class Cell:
     entries: str = ENTRIES[0]
     early: int | None = None
     shape: str = MAIN
+    ctas: int | None = None
+    in_flight_kib: int | None = None
+    block: int = 64
 
     def __attrs_post_init__(self) -> None:
         check_integer("batch", self.batch, 1)
         check_integer("context", self.context, 1)
         check_integer("lead", self.lead, 1)
+        check_integer("block", self.block, 1)
+        for name in ("ctas", "in_flight_kib"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1)
         known_values = (
             ("copies", COPY_RULES), ("launches", LAUNCHES), ("host_dtype", HOST_DTYPES),
             ("copy_launch", COPY_LAUNCHES), ("shape", tuple(SPECS)), ("entries", ENTRIES),
@@ -109,6 +118,9 @@ class Cell:
     def _more_words(self) -> str:
         words = "" if self.lead == 1 else f" lead {self.lead}"
         words += "" if self.entries == ENTRIES[0] else f" entries {self.entries}"
+        words += "" if self.ctas is None else f" {self.ctas} CTAs"
+        words += "" if self.in_flight_kib is None else f" of {self.in_flight_kib} KiB"
+        words += "" if self.block == 64 else f" blocks of {self.block}"
         return words if self.early is None else f"{words} early {self.early}"
 
     @property
@@ -127,12 +139,14 @@ class Cell:
     def spec(self) -> BlockSpec:
         """How its rows are cut."""
         window, stride = map(int, self.entries.split("/"))
-        return attrs.evolve(SPECS[self.shape], window=window, stride=stride)
+        return attrs.evolve(SPECS[self.shape], window=window, stride=stride, block=self.block)
 
     @property
     def model(self) -> ModelShape:
-        """Its shape, with positions for 128K tokens and the steps after them, which long-context scaling allows."""
-        return attrs.evolve(named_shape(self.shape), context=128 * K + 1024)
+        """Its shape, with positions for 128K tokens (or its own, if more) and the steps after them, which long-context
+        scaling allows.
+        """
+        return attrs.evolve(named_shape(self.shape), context=max(128 * K, self.context) + 1024)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -183,6 +197,17 @@ def core_cells() -> list[Cell]:
         _engines(), _beyond(), _nosa(),
     )  # fmt: skip
     return list(dict.fromkeys(cells))
+
+
+def recorded_cells() -> list[Cell]:
+    """What a recording is played in, 16 rows first: without lookahead and with it, 1, 2 and 4 selections of slots."""
+    pools: tuple[dict[str, Any], ...] = (*POLICIES, {"policy": "lru", "slots": 4.0})
+    return [
+        Cell(selector="forecast", runtime=runtime, batch=batch, context=128 * K, **pool)
+        for batch, pool, runtime in itertools.product(
+            (16, 4, 1, 28), pools, ("offload-sync", "offload-prefetch")
+        )
+    ]  # fmt: skip
 
 
 def _one_copy() -> Iterator[Cell]:

@@ -15,13 +15,14 @@ from sparda_core.bench.decode.cell import Cell
 from sparda_core.bench.decode.clock import Clock, median
 from sparda_core.bench.decode.fill import claim_rows, fill_random, warm_slots
 from sparda_core.bench.decode.parts import Parts
+from sparda_core.bench.decode.recorded_trace import recorded_trace
 from sparda_core.bench.decode.store import Settings
 from sparda_core.bench.decode.timeline import graph_timeline
 from sparda_core.bench.decode.trace import BatchTrace, batch_trace
 from sparda_core.bench.decode.traced import Traced
 from sparda_core.bench.gpu_machine import gpu
 from sparda_core.bench.provenance import provenance
-from sparda_core.compose import compose
+from sparda_core.compose import Combination, compose
 from sparda_core.errors import ConfigError
 from sparda_core.models.model import Model
 from sparda_core.models.synthetic import synthetic_forecast, synthetic_model
@@ -29,6 +30,7 @@ from sparda_core.registry import SELECTORS
 from sparda_core.runtimes.gpu.pinning import pinned_empty
 from sparda_core.runtimes.gpu.session import GpuSession
 from sparda_core.selector import Selector
+from sparda_core.selectors.recording import load as load_recording
 from sparda_core.simulator.locality import LocalityModel
 from sparda_core.simulator.locality_file import load_locality
 from sparda_core.trace import Origin, TraceSource
@@ -45,8 +47,9 @@ def machine_name() -> str:
     """The GPU that will measure; raises ConfigError without one."""
     found = gpu()
     if found is None:
-        raise ConfigError("no CUDA device on this machine: `sparda bench decode` measures one; "
-                          "`sparda predict --profile h200` predicts")  # fmt: skip
+        raise ConfigError("no CUDA device on this machine: `sparda bench decode` and `sparda validate` measure one; "
+                          "`sparda predict --profile h200` predicts, and `sparda validate` with --device cpu or "
+                          "--published needs none")  # fmt: skip
     return str(found["name"])
 
 
@@ -56,15 +59,20 @@ class Bench:
     """
 
     def __init__(
-        self, settings: Settings, cells: Sequence[Cell], *, report: Report, tell: Callable[[str], object] | None = None
+        self, settings: Settings, cells: Sequence[Cell], *, report: Report, tell: Callable[[str], object] | None = None,
+        spare: int = SPARE, device: torch.device | None = None,
     ) -> None:  # fmt: skip
         """Memory is taken at first need.
 
-        tell  called with the plan of each cell's memory, a line, before any of it is taken
+        tell    called with the plan of each cell's memory, a line, before any of it is taken
+        spare   steps that a cell may make after the timed ones
+        device  None: the CUDA device; on a CPU steps are issued one operation at a time, in float32
         """
         self._settings, self._report, self._tell = settings, report, tell
         self._locality: LocalityModel = load_locality(settings.locality)
-        self._device, self._cells = torch.device("cuda"), tuple(cells)
+        self._recording = None if settings.recording is None else load_recording(settings.recording)
+        self._device, self._cells = device or torch.device("cuda"), tuple(cells)
+        self._steps = settings.warmup + settings.steps + spare
         self._model: Model | None = None
         self._offloaded = [cell for cell in cells if cell.offloads]
         self._host: torch.Tensor | None = None
@@ -77,6 +85,11 @@ class Bench:
     ) -> None:
         self._host = self._model = None
 
+    def note(self, line: str) -> None:
+        """Tell a line, where somebody listens."""
+        if self._tell is not None:
+            self._tell(line)
+
     def provenance(self) -> dict[str, Any]:
         """Where the rows come from; shape and cut are the first cell's, those of others stand under `others`."""
         first, *rest = dict.fromkeys((cell.shape, cell.model, cell.spec) for cell in self._cells)
@@ -86,18 +99,17 @@ class Bench:
         return {**provenance(), "gpu": gpu(), **told}
 
     def _model_of(self, cell: Cell) -> Model:
-        if self._model is None or self._model.shape != cell.model:
+        contexts = (one.model.context for one in self._cells if one.shape == cell.shape)
+        shape = attrs.evolve(cell.model, context=max(cell.model.context, *contexts))
+        where: dict[str, Any] = {"device": self._device, "dtype": self._dtype, "seed": self._settings.seed}
+        if self._model is None or self._model.shape != shape:
             self._model = None  # the old one goes first: there is no room for two
             gc.collect()
             torch.cuda.empty_cache()
-            self._model = synthetic_model(
-                cell.model, device=self._device, dtype=torch.bfloat16, seed=self._settings.seed
-            )
+            self._model = synthetic_model(shape, **where)
         if cell.lead == 1:
             return self._model
-        forecast = synthetic_forecast(
-            cell.model, device=self._device, dtype=torch.bfloat16, seed=self._settings.seed, lead=cell.lead
-        )
+        forecast = synthetic_forecast(shape, lead=cell.lead, **where)
         return attrs.evolve(self._model, decoder=self._model.decoder.with_forecast(forecast))
 
     def measure(self, cell: Cell) -> dict[str, Any]:
@@ -116,51 +128,80 @@ class Bench:
 
     @contextlib.contextmanager
     def _filled(self, cell: Cell) -> Iterator[GpuSession]:
-        """A session whose rows have the cell's length, and slots as if its trace had long been played."""
-        settings = self._settings
-        trace = batch_trace(
-            attrs.evolve(self._locality, churn=cell.churn), shape=cell.model, spec=cell.spec, batch=cell.batch,
-            context=cell.context, steps=settings.warmup + settings.steps + SPARE, seed=settings.seed,
-        )  # fmt: skip
+        with self.filled(cell, self.trace(cell)) as session:
+            yield session
+
+    def trace(self, cell: Cell) -> BatchTrace:
+        """What the rows of a cell select, for every step that it may make."""
+        load: dict[str, Any] = {"shape": cell.model, "spec": cell.spec, "batch": cell.batch, "context": cell.context}
+        if self._recording is not None and cell.offloads:
+            return recorded_trace(self._recording, steps=self._steps, **load)
+        locality = attrs.evolve(self._locality, churn=cell.churn)
+        return batch_trace(locality, steps=self._steps, seed=self._settings.seed, **load)
+
+    @contextlib.contextmanager
+    def filled(self, cell: Cell, trace: BatchTrace) -> Iterator[GpuSession]:
+        """A session whose rows have the cell's length, and slots as if its trace had long been played.
+
+        Several may be open at once, as far as the device has memory for them: they read one piece of pinned memory.
+        """
         with self._open(cell, trace) as session:
             claim_rows(session, cell)
-            fill_random(session, settings.seed)
+            fill_random(session, self._settings.seed)
             warm_slots(session, trace)
             yield session
 
+    def device_bytes(self, cell: Cell) -> int:
+        """Device memory that a cell takes besides the weights, its trace included."""
+        planned = compose(cell.model, cell.selector, cell.runtime, spec=cell.spec, runtime_options=_runtime(cell))
+        parts = planned.capacity(check=False, **self._options(cell)).device_parts()
+        played = 4 * self._steps * cell.batch * cell.model.layers * cell.model.kv_heads * cell.spec.budget
+        return sum(parts.values()) - parts["weights"] - parts["reserved"] + played
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self._device.type == "cuda" else torch.float32
+
+    def _options(self, cell: Cell) -> dict[str, Any]:
+        """Of the cell's session."""
+        options: dict[str, Any] = {
+            "places": cell.batch, "tokens": cell.context + self._steps, "host_dtype": cell.host_dtype,
+            "copy_rule": cell.copies, "graph": cell.launches == "graph" and self._device.type == "cuda",
+            "copy_launch": cell.copy_launch, "early": cell.early, "gpu_memory_bytes": self._gpu_memory(),
+            "page_blocks": 16, "copy_ctas": cell.ctas,
+            "copy_in_flight_bytes": None if cell.in_flight_kib is None else cell.in_flight_kib << 10,
+        }  # fmt: skip
+        return options
+
     @contextlib.contextmanager
     def _open(self, cell: Cell, trace: BatchTrace) -> Iterator[GpuSession]:
-        options: dict[str, Any] = {
-            "places": cell.batch, "tokens": cell.context + self._settings.warmup + self._settings.steps + SPARE,
-            "host_dtype": cell.host_dtype, "copy_rule": cell.copies, "graph": cell.launches == "graph",
-            "copy_launch": cell.copy_launch, "early": cell.early,
-            "gpu_memory_bytes": self._gpu_memory(), "page_blocks": 16,
-        }  # fmt: skip
-        runtime: dict[str, Any] = {}
-        if cell.offloads:
-            runtime = {"slots": round(cell.slots * cell.spec.budget), "policy": cell.policy, "engine": cell.engine}
+        options = self._options(cell)
         selector: str | Selector = cell.selector
         if cell.selector != "dense":
             early = {} if cell.lead == 1 else {"lead": cell.lead}
             selector = Traced(inner=SELECTORS.make(cell.selector, **early), trace=trace, before=trace.history)
-        planned = compose(cell.model, selector, cell.runtime, spec=cell.spec, runtime_options=runtime)
-        if self._tell is not None:
-            self._tell(f"{cell.key}: {planned.capacity(check=False, **options).as_line()}\n")
+        planned = compose(cell.model, selector, cell.runtime, spec=cell.spec, runtime_options=_runtime(cell))
+        self.note(f"{cell.key}: {planned.capacity(check=False, **options).as_line()}\n")
         pair = attrs.evolve(planned, model=self._model_of(cell))
-        host = self._host_memory() if cell.offloads else None
+        host = self.host_memory() if cell.offloads else None
         try:
-            with pair.open_gpu(**options, host_memory=host) as session:
+            with self._session(pair, **options, host_memory=host) as session:
                 yield session
         finally:
             gc.collect()
             torch.cuda.empty_cache()
 
-    def _gpu_memory(self) -> int:
+    def _session(self, pair: Combination, **options: Any) -> GpuSession:
+        return pair.open_gpu(**options)
+
+    def _gpu_memory(self) -> int | None:
+        if self._device.type != "cuda":
+            return None
         cap = self._settings.gpu_memory_gib
         total = torch.cuda.get_device_properties(self._device).total_memory
         return total if cap is None else min(total, int(cap * _GIB))
 
-    def _host_memory(self) -> torch.Tensor:
+    def host_memory(self) -> torch.Tensor:
         """Pinned memory for the largest offloading cell, filled with random values; taken at first need."""
         if self._host is None:
             most = max(self._host_bytes(cell) for cell in self._offloaded)
@@ -173,8 +214,8 @@ class Bench:
 
     def _host_bytes(self, cell: Cell) -> int:
         """Room for a cell's host store: every layer offloaded, and a page more for each (row, head)."""
-        width, shape, spec = 1 if cell.host_dtype == "fp8" else 2, cell.model, cell.spec
-        blocks = spec.block_count(cell.context + self._settings.warmup + self._settings.steps + SPARE) + 16
+        width, shape, spec = 1 if cell.host_dtype == "fp8" else self._dtype.itemsize, cell.model, cell.spec
+        blocks = spec.block_count(cell.context + self._steps) + 16
         layers = shape.layers - (0 if cell.selector in ("query", "nosa") else cell.lead)
         pairs = cell.batch * layers * shape.kv_heads
         return pairs * blocks * 2 * spec.block * shape.head_dim * width
@@ -205,6 +246,13 @@ class Bench:
             yield session.last_facts()
 
 
+def _runtime(cell: Cell) -> dict[str, Any]:
+    """Options of the cell's runtime."""
+    if not cell.offloads:
+        return {}
+    return {"slots": round(cell.slots * cell.spec.budget), "policy": cell.policy, "engine": cell.engine}
+
+
 def _memory(session: GpuSession) -> dict[str, Any]:
     """Planned and allocated bytes of the host store; what the session's parts take of the device."""
     tiers, plan = session.machinery.tiers, session.machinery.capacity
@@ -219,11 +267,13 @@ def fill_pinned(memory: torch.Tensor, device: torch.device, seed: int) -> None:
     """Random bfloat16 values: zeros would make copies and products faster than they are."""
     values = memory[: memory.numel() // 2 * 2].view(torch.bfloat16)
     piece = 1 << 28
-    drawn = torch.randn(piece, generator=torch.Generator(device).manual_seed(seed), dtype=torch.bfloat16, device=device)
+    source = torch.Generator(device).manual_seed(seed)
+    drawn = torch.randn(min(piece, values.numel()), generator=source, dtype=torch.bfloat16, device=device)
     for start in range(0, values.numel(), piece):
         part = values[start : start + piece]
         part.copy_(drawn[: part.numel()], non_blocking=True)
-    torch.cuda.synchronize()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

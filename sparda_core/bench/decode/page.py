@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.markdown import bars_table, kinds_table, parts_table, selection_table, steps_table
 from sparda_core.bench.decode.report import Row
+from sparda_core.bench.page import fill
 from sparda_core.errors import ConfigError
-
-_PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 #: Cells whose operations are told one by one.
 _PARTS = ("forecast resident", "query sync", "forecast prefetch")
@@ -74,10 +72,10 @@ def filled(page: str, documents: Mapping[str, Mapping[str, Any]]) -> str:
     Raises ConfigError for a table or a document that is not known.
     """
 
-    def fill(found: re.Match[str]) -> str:
-        name, _, table = found[2].rpartition("-")
+    def made(place: str) -> str:
+        name, _, table = place.rpartition("-")
         if table not in TABLES or name not in documents:
-            raise ConfigError(f"table={found[2]!r} is unknown; known: {', '.join(TABLES)} of {sorted(documents)}")
-        return f"{found[1]}{TABLES[table](documents[name]['rows'])}\n{found[3]}"
+            raise ConfigError(f"table={place!r} is unknown; known: {', '.join(TABLES)} of {sorted(documents)}")
+        return TABLES[table](documents[name]["rows"])
 
-    return _PLACE.sub(fill, page)
+    return fill(page, made)

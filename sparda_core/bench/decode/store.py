@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from sparda_core.bench.decode.bars import bars
 from sparda_core.bench.decode.cell import Cell
+from sparda_core.bench.decode.report import Row, gains, table
 from sparda_core.errors import ConfigError
-from sparda_core.files import csv_text, parse_json, write_whole
+from sparda_core.files import csv_text, parse_json, read_document, write_whole
 
-Row = dict[str, Any]
+#: What damaged rows do to those who make tables of them.
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @attrs.frozen(kw_only=True)
@@ -25,6 +29,7 @@ class Settings:
     locality        name of the locality that the traces are drawn from; each cell's churn replaces its own
     seed            of traces and weights
     gpu_memory_gib  cap on device memory; None: all of it
+    recording       name or file of a recording that is played in place of a locality; None: none is
     """
 
     warmup: int = 16
@@ -32,6 +37,7 @@ class Settings:
     locality: str = "hisparse"
     seed: int = 0
     gpu_memory_gib: float | None = None
+    recording: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.steps < 64:
@@ -60,10 +66,10 @@ class Store:
         if not path.exists():
             return None
         try:
-            found = parse_json(path.read_text(encoding="utf-8"))
+            found = parse_json(read_document(path))
             if found["identity"] == self._identity(cell):
                 return _whole(found["row"])
-        except (ValueError, KeyError, TypeError) as wrong:
+        except _DAMAGE as wrong:
             raise ConfigError(f"{path} is damaged ({wrong}); delete it and run again") from wrong
         return None
 
@@ -84,16 +90,17 @@ class Store:
 def read_rows(path: Path) -> Row:
     """A `decode.json`; raises ConfigError where it is none, OSError where it cannot be read."""
     try:
-        found: Row = parse_json(path.read_text(encoding="utf-8"))
-        for row in found["rows"]:
-            _whole(row)
-    except (ValueError, KeyError, TypeError) as wrong:
+        found: Row = parse_json(read_document(path))
+        rows = [_whole(row) for row in found["rows"]]
+        gains(rows)
+        bars(rows)
+    except _DAMAGE as wrong:
         raise ConfigError(f"{path} is no result of `sparda bench decode`: {wrong!r}") from wrong
     return found
 
 
 #: What a row need not say of its cell: one from before there was such a choice lacks it.
-_LATER = ("copy_launch", "lead", "entries", "shape")
+_LATER = ("copy_launch", "lead", "entries", "shape", "ctas", "in_flight_kib", "block")
 _NAMES = tuple(field.name for field in attrs.fields(Cell) if field.name not in _LATER)
 #: What is null where nothing moves.
 _PARTS = ("copies_s", "copies_beside_s", "head_s", "tail_s", "compute_s", "compute_beside_copy_s", "bound")
@@ -110,10 +117,15 @@ def _whole(row: Any) -> Row:
     missing = [name for name in names if name not in row]
     if missing:
         raise KeyError(f"a row lacks {', '.join(missing)}")
-    wrong = [name for name in _FIGURES if name in row and not isinstance(row[name], int | float)]
+    wrong = [name for name in _FIGURES if name in row and not _is_number(row[name])]
     if not isinstance(row, dict) or wrong:
         raise TypeError(f"a row has no number in {', '.join(wrong)}" if wrong else "a row is no object")
+    table([row])
     return row
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def table_csv(rows: Sequence[Row]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from sparda_core.distill.corpus.archives import read_members
+from sparda_core.distill.corpus.archives import MOST_BYTES, read_members
 from sparda_core.distill.corpus.rdata import read_texts
 from sparda_core.distill.corpus.sources import NOVELS, Package
 from sparda_core.errors import RecordingError
@@ -65,4 +66,12 @@ def _name(package: Package, path: str) -> str:
 
 
 def _text(path: str, data: bytes) -> str:
-    return (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8", "replace")
+    return (_unpacked(data) if path.endswith(".gz") else data).decode("utf-8", "replace")
+
+
+def _unpacked(data: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        found = file.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise OSError(f"a member unpacks to more than {MOST_BYTES} bytes")
+    return found

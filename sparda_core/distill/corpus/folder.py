@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparda_core.distill.corpus.sources import SPLITS, split_of
 from sparda_core.errors import ConfigError, RecordingError, UnknownNameError
-from sparda_core.files import make_folder, parse_json, write_whole
+from sparda_core.files import make_folder, parse_json, read_document, write_whole
 
 if TYPE_CHECKING:
     from sparda_core.distill.texts import Document
@@ -56,7 +56,7 @@ def read_split(folder: Path, split: str) -> list[Document]:
     for name, known in sorted(manifest["documents"].items()):
         if known["split"] != split:
             continue
-        path = folder / known["path"]
+        path = folder / split / file_name(name)
         if not path.is_file():
             raise ConfigError(f"text={str(path)!r} is missing; run `sparda texts fetch --out {folder}` again")
         data = path.read_bytes()
@@ -72,12 +72,34 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"texts={str(folder)!r} holds no {MANIFEST}; run `sparda texts fetch --out {folder}`")
     try:
-        manifest = parse_json(path.read_bytes())
+        manifest = parse_json(read_document(path))
     except ValueError as wrong:
         raise RecordingError(f"{path} is damaged ({wrong}); fetch the texts again") from wrong
-    if not isinstance(manifest, dict) or not {"packages", "documents"} <= manifest.keys():
+    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(k), dict) for k in ("packages", "documents")):
         raise RecordingError(f"{path} is damaged (it names no packages or no documents); fetch the texts again")
+    odd = [name for name, facts in manifest["packages"].items() if not _is_package(facts)]
+    if odd:
+        raise RecordingError(f"{path} is damaged (package {odd[0]!r} has no licence or file); fetch the texts again")
+    wrong_ones = [name for name, known in manifest["documents"].items() if not _is_document(name, known)]
+    if wrong_ones:
+        raise RecordingError(
+            f"{path} is damaged (document {wrong_ones[0]!r} has no split, place, digest or size); fetch the texts again"
+        )
     return manifest
+
+
+def _is_package(facts: object) -> bool:
+    if not isinstance(facts, dict):
+        return False
+    return isinstance(facts.get("licence"), str) and isinstance(facts.get("archive", facts.get("version")), str)
+
+
+def _is_document(name: str, known: object) -> bool:
+    """Whether a manifest says of a document what `write_folder` says; its place follows from split and name."""
+    if not isinstance(known, dict) or known.get("split") not in SPLITS:
+        return False
+    place = f"{known['split']}/{file_name(name)}"
+    return known.get("path") == place and isinstance(known.get("sha256"), str) and isinstance(known.get("bytes"), int)
 
 
 def file_name(document: str) -> str:

@@ -12,6 +12,7 @@ import struct
 import zlib
 from typing import Any
 
+from sparda_core.distill.corpus.archives import MOST_BYTES
 from sparda_core.errors import RecordingError
 
 _NOTHING = {254, 242, 253, 241, 251, 252}  # NILVALUE and environments that have no value of their own
@@ -19,6 +20,10 @@ _REFERENCE, _SYMBOL, _PAIRS, _CHARS = 255, 1, 2, 9
 _LOGICAL, _INTEGERS, _REALS, _STRINGS, _LIST = 10, 13, 14, 16, 19
 _ATTRIBUTES, _TAG = 0x200, 0x400
 _EITHER = 32 + zlib.MAX_WBITS  # zlib's and gzip's head alike
+_MALFORMED = (
+    ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, struct.error,
+    zlib.error, lzma.LZMAError,
+)  # fmt: skip
 
 
 def read_texts(index: bytes, chunks: bytes) -> dict[str, str]:
@@ -28,15 +33,17 @@ def read_texts(index: bytes, chunks: bytes) -> dict[str, str]:
     raises         RecordingError where they are malformed or hold something else
     """
     try:
-        contents, attributes = _value(zlib.decompress(index, _EITHER))
+        contents, attributes = _value(_inflated(zlib.decompressobj(_EITHER), index, MOST_BYTES))
         variables = contents[attributes["names"].index("variables")]
         places, names = variables[0], variables[1]["names"]
         found = {}
         for name, (offset, length) in zip(names, places, strict=True):
             value = _value(_chunk(chunks[offset : offset + length]))
             lines = value[0] if isinstance(value, tuple) else value
+            if sum(map(len, lines)) > MOST_BYTES:  # one line, referred to often
+                raise ValueError(f"{name} has more than {MOST_BYTES} characters")
             found[str(name)] = "\n".join(lines) + "\n"
-    except (ArithmeticError, LookupError, TypeError, ValueError, struct.error, zlib.error) as wrong:
+    except _MALFORMED as wrong:
         raise RecordingError(f"R data cannot be read ({wrong!r}); fetch the package again") from wrong
     return found
 
@@ -45,14 +52,27 @@ def _chunk(raw: bytes) -> bytes:
     """A chunk: its length, then zlib, or a letter for the method and its data."""
     (length,) = struct.unpack_from(">I", raw)
     kind = raw[4:5]
+    if length > MOST_BYTES:
+        raise ValueError(f"a chunk of {length} bytes, at most {MOST_BYTES} are read")
     if kind == b"2":
-        data = bz2.decompress(raw[5:])
+        data = _inflated(bz2.BZ2Decompressor(), raw[5:], length)
     elif kind == b"Z":
-        data = lzma.decompress(raw[5:], format=lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2}])
+        filters = [{"id": lzma.FILTER_LZMA2}]
+        data = _inflated(lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=filters), raw[5:], length)
     else:
-        data = zlib.decompress(raw[4:])
+        data = _inflated(zlib.decompressobj(), raw[4:], length)
     if len(data) != length:
         raise ValueError(f"a chunk has {len(data)} bytes, its head says {length}")
+    return data
+
+
+def _inflated(method: Any, raw: bytes, most: int) -> bytes:
+    """What `raw` unpacks to; raises ValueError for more than `most` bytes, and where it ends too early."""
+    data: bytes = method.decompress(raw, most + 1)
+    if len(data) > most:
+        raise ValueError(f"it unpacks to more than {most} bytes")
+    if not method.eof:
+        raise ValueError("it ends in the middle")
     return data
 
 

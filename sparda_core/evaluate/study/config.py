@@ -29,6 +29,8 @@ class StudyConfig:
     samples      prompts of each task; 0 for none
     task_tokens  tokens of a prompt
     seed         of `random`, the tasks and the bootstrap
+    select_blocks  blocks beside sink and local that `nosa` and `nosa-forecast` take by score, the query's own among
+                 them; 0: of the free blocks of each budget, the share that go by score at NOSA-8B's 96 (23 of 78)
     """
 
     spec: BlockSpec = attrs.field(factory=BlockSpec)
@@ -42,9 +44,11 @@ class StudyConfig:
     samples: int = 24
     task_tokens: int = 4096
     seed: int = 0
+    select_blocks: int = 0
 
     def __attrs_post_init__(self) -> None:
-        for name, bound in (("window", 2), ("first", 1), ("samples", 0), ("task_tokens", 64), ("seed", 0)):
+        least = {"window": 2, "first": 1, "samples": 0, "task_tokens": 64, "seed": 0, "select_blocks": 0}
+        for name, bound in least.items():
             check_integer(name, getattr(self, name), bound)
         if self.first > self.window - 2:
             raise ConfigError(f"first={self.first} must be <= window - 2 = {self.window - 2}: judge two positions")
@@ -63,6 +67,12 @@ class StudyConfig:
         for budget in budgets:
             if self.spec.with_budget(budget).free < 1:
                 raise ConfigError(f"{name}: {budget} must be > forced={self.spec.forced}: nothing is free to choose")
+            least = self.spec.sink + self.spec.local + self.select_blocks
+            if budget < least:
+                raise ConfigError(
+                    f"{name}: {budget} must be >= {least} = sink + local + select_blocks={self.select_blocks}: raise "
+                    "the budget, or lower --select-blocks"
+                )
 
     @property
     def positions(self) -> int:
@@ -76,9 +86,12 @@ class StudyConfig:
 
     @classmethod
     def quick(cls, **changes: Any) -> Self:
-        """A study that two cores finish in minutes: the last 512 positions of each window, three budgets."""
+        """A study that two cores finish in minutes: the last 256 positions of short windows, few budgets and prompts.
+
+        Windows of half the length take a quarter of the attention; prompts are as long as in the whole study.
+        """
         small: dict[str, Any] = {
-            "first": 7680, "budgets": (8, 16, 32), "path_budgets": (8, 16, 32), "slot_budgets": (16,),
-            "task_budgets": (16,), "samples": 3, "task_tokens": 3072,
+            "window": 4096, "first": 3840, "budgets": (8, 16, 32), "path_budgets": (8, 16, 32), "slot_budgets": (16,),
+            "task_budgets": (16,), "samples": 2,
         }  # fmt: skip
         return cls(**(small | changes))

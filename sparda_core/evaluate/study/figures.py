@@ -35,7 +35,7 @@ METRICS: Mapping[str, str] = {
 _CHOICE = ("recall_query", "recall_oracle", "free_mass", "churn")
 _PATH = ("kl", "agreement", "nll")
 #: Labels of Forecasts that differ in the training seed alone: their mean is a method of its own.
-_SEED = re.compile(r"(?P<stem>forecast:[\w.-]+?)[.-]s(?:eed)?\d+(?P<grid>@.*)?")
+_SEED = re.compile(r"(?P<stem>(?:nosa-)?forecast:[\w.-]+?)[.-]s(?:eed)?\d+(?P<grid>@.*)?")
 
 
 @attrs.frozen(kw_only=True)
@@ -173,6 +173,17 @@ def pairs(values: Values, draws: Draws, against: Sequence[str], detail: str = ""
             yield Figure(
                 metric=metric, method=method, budget=budget, estimate=estimate, against=other, detail=detail,
                 form="ratio" if positive else "difference",
+            )  # fmt: skip
+
+
+def against_dense(values: Values, draws: Draws, detail: str = "") -> Iterator[Figure]:
+    """Every method less the dense model, which has budget 0, prompt by prompt."""
+    for (metric, method, budget), each in values.items():
+        theirs = values.get((metric, "dense", 0))
+        if method != "dense" and theirs is not None:
+            yield Figure(
+                metric=metric, method=method, budget=budget, estimate=draws.difference(each, theirs), against="dense",
+                form="difference", detail=detail,
             )  # fmt: skip
 
 

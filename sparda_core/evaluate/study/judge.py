@@ -11,7 +11,8 @@ import torch
 from sparda_core.evaluate.study import slots
 from sparda_core.evaluate.study.answers import answer, compare
 from sparda_core.evaluate.study.config import MULTIPLES, StudyConfig
-from sparda_core.evaluate.study.methods import Method
+from sparda_core.evaluate.study.methods import BIASED, Method
+from sparda_core.evaluate.study.order import Order
 from sparda_core.evaluate.study.path import Dense, run_dense, run_path
 from sparda_core.evaluate.study.ranks import Bounds, captured, chance, churn, rank_free, recall
 from sparda_core.evaluate.study.scene import Scene
@@ -21,7 +22,9 @@ from sparda_core.models.decoder import Decoder
 
 _ORACLE = Method(name="oracle", kind="oracle")
 #: Kinds whose scores say something about the next step, so that a pool may go by them.
-_STEADY = ("oracle", "query", "infinigen-token", "infinigen-entry", "infinigen-softmax", "forecast")
+_STEADY = (
+    "oracle", "query", "infinigen-token", "infinigen-released", "infinigen-entry", "infinigen-softmax", "forecast",
+)  # fmt: skip
 
 Numbers = dict[str, Any]
 
@@ -36,10 +39,15 @@ def judge_choices(
     """
     judge = _Judge(methods, config, scorer, device=ids_T.device)
     dense = run_dense(
-        decoder, ids_T, first=config.first, spec=config.spec, consume=judge.saw,
+        decoder, ids_T, first=config.first, spec=config.spec, consume=judge.saw, channels=channels_of(methods),
         reach=max(scorer.lead(method) for method in methods),
     )  # fmt: skip
     return dense, judge.result()
+
+
+def channels_of(methods: Sequence[Method]) -> int:
+    """Dimensions that InfiniGen is to keep of each key; 0 where no method scores such ones."""
+    return max((method.channels for method in methods), default=0)
 
 
 class _Judge:
@@ -59,7 +67,10 @@ class _Judge:
             m.name: {name: {str(b): [] for b in config.budgets} for name in metrics} for m in methods
         }
         self._forced_mass: list[float] = []
-        self._ranks: dict[str, list[torch.Tensor]] = {m.name: [] for m in methods}
+        # By budget, where the order of blocks depends on it; else under 0.
+        self._ranks: dict[str, dict[int, list[torch.Tensor]]] = {
+            m.name: {budget: [] for budget in (config.slot_budgets if m.kind in BIASED else (0,))} for m in methods
+        }
 
     def saw(self, scene: Scene) -> None:
         """Judge one layer."""
@@ -67,28 +78,29 @@ class _Judge:
         query = Method(name="query", kind="query", window=spec.window, stride=spec.stride)
         mass = self._scorer(_ORACLE, scene)
         wanted = {
-            "recall_query": rank_free(self._scorer(query, scene), bounds.free),
-            "recall_oracle": rank_free(mass, bounds.free),
+            "recall_query": self._scorer.order(query, scene, bounds),
+            "recall_oracle": Order(score=rank_free(mass, bounds.free), bounds=bounds),
         }
         self._forced_mass.append(captured(mass, bounds.forced.expand_as(mass)))
         for method in self._methods:
-            rank = self._known(method, wanted, scene)
+            order = self._known(method, wanted, scene)
             if scene.layer and self._config.slot_budgets:
-                self._ranks[method.name].append(rank)
+                for budget, ranks in self._ranks[method.name].items():
+                    ranks.append(order.at(budget - spec.forced))
             for budget in self._config.budgets:
                 free, row, key = budget - spec.forced, self._table[method.name], str(budget)
-                chosen = bounds.chosen(rank, free)
+                chosen = order.chosen(free)
                 for name, reference in wanted.items():
-                    row[name][key].append(recall(chosen, bounds.chosen(reference, free)))
+                    row[name][key].append(recall(chosen, reference.chosen(free)))
                 row["free_mass"][key].append(captured(mass, chosen))
                 row["churn"][key].append(churn(chosen, bounds.forced))
 
-    def _known(self, method: Method, wanted: dict[str, torch.Tensor], scene: Scene) -> torch.Tensor:
+    def _known(self, method: Method, wanted: dict[str, Order], scene: Scene) -> Order:
         if method.kind == "oracle":
             return wanted["recall_oracle"]
         if method.kind == "query" and method.grid == (scene.spec.window, scene.spec.stride):
             return wanted["recall_query"]
-        return rank_free(self._scorer(method, scene), self._bounds.free)
+        return self._scorer.order(method, scene, self._bounds)
 
     def result(self) -> Numbers:
         """Everything seen."""
@@ -102,25 +114,36 @@ class _Judge:
 
     def _misses(self) -> Numbers:
         stretch = self._stretch
-        stacked = {name: torch.cat(parts) for name, parts in self._ranks.items() if parts}
-        table: Numbers = {
-            name: {
-                str(budget): {
-                    **slots.moved(stretch, rank, budget),
-                    "lru": {str(m): x for m, x in slots.lru_misses(stretch, rank, budget).items()},
-                }
-                for budget in stretch.budgets
-            }
-            for name, rank in stacked.items()
+        stacked = {
+            name: {budget: torch.cat(parts) for budget, parts in by_budget.items() if parts}
+            for name, by_budget in self._ranks.items()
         }
-        steady = [m.name for m in self._methods if m.kind in _STEADY and m.name in stacked]
-        if steady:
-            missed = slots.score_misses(stretch, torch.stack([stacked[name] for name in steady])).tolist()
-            for name, by_budget in zip(steady, missed, strict=True):
-                for budget, by_size in zip(stretch.budgets, by_budget, strict=True):
-                    sizes = zip(stretch.multiples, by_size, strict=True)
-                    table[name][str(budget)]["score"] = {str(m): x for m, x in sizes}
+        table: Numbers = {name: {} for name, ranks in stacked.items() if ranks}
+        for name in table:
+            for budget in stretch.budgets:
+                rank = stacked[name].get(0, stacked[name].get(budget))
+                assert rank is not None
+                lru = {str(m): x for m, x in slots.lru_misses(stretch, rank, budget).items()}
+                table[name][str(budget)] = {**slots.moved(stretch, rank, budget), "lru": lru}
+        for budget, (names, ranks) in self._by_scores(stacked).items():
+            judged = attrs.evolve(stretch, budgets=(budget,)) if budget else stretch
+            for name, by_budget in zip(names, slots.score_misses(judged, torch.stack(ranks)).tolist(), strict=True):
+                for one, by_size in zip(judged.budgets, by_budget, strict=True):
+                    sizes = zip(judged.multiples, by_size, strict=True)
+                    table[name][str(one)]["score"] = {str(m): x for m, x in sizes}
         return table
+
+    def _by_scores(
+        self, stacked: dict[str, dict[int, torch.Tensor]]
+    ) -> dict[int, tuple[list[str], list[torch.Tensor]]]:
+        """Methods whose scores a pool may go by, and their ranks, by the budget that these hold for; 0: for all."""
+        found: dict[int, tuple[list[str], list[torch.Tensor]]] = {}
+        for method in self._methods:
+            for budget, rank in stacked[method.name].items() if method.kind in (*_STEADY, *BIASED) else ():
+                names, ranks = found.setdefault(budget, ([], []))
+                names.append(method.name)
+                ranks.append(rank)
+        return found
 
 
 def judge_path(
@@ -142,7 +165,9 @@ def judge_task(
     """
     ids = torch.tensor(task.tokens[:-1], device=device)
     target = torch.tensor(task.answer, device=device)
-    dense = run_dense(decoder, ids, first=len(task.prompt) - task.asked, spec=config.spec)
+    dense = run_dense(
+        decoder, ids, first=len(task.prompt) - task.asked, spec=config.spec, channels=channels_of(methods)
+    )
     last = slice(task.asked - 1, None)
 
     def score(out: torch.Tensor) -> list[float]:

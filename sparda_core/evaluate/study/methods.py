@@ -15,20 +15,29 @@ KINDS: Mapping[str, str] = {
     "oracle": "exact attention mass of the layer's own query; reads every key, a measuring stick",
     "query": "per-head softmax of the layer's own query over entries, summed over the group (InfLLM-V2)",
     "infinigen-token": "proxy query against every token's key in all dimensions, raw logits summed over the group",
+    "infinigen-released": "the same in 32 skewed dimensions of each key, chosen by the text before: as released",
     "infinigen-entry": "proxy query against entries, raw logits summed over the group",
     "infinigen-softmax": "proxy query against entries, per-head softmax, summed over the group",
     "forecast": "one trained projection a KV head of an earlier layer's input, against entries (SparDA)",
+    "nosa": "some blocks as `query`, all others by their tokens' learned bias (NOSA)",
+    "nosa-forecast": "some blocks as `forecast`, all others by their tokens' learned bias",
     "random": "seeded noise",
     "window": "the newest blocks: a sliding window of equal budget",
 }
 #: Kinds that hold a query against entries, and so have a grid.
-ON_ENTRIES = ("query", "infinigen-entry", "infinigen-softmax", "forecast")
-#: Kinds whose query comes from an earlier layer.
-AHEAD = ("infinigen-token", "infinigen-entry", "infinigen-softmax", "forecast")
-#: What is measured unless told otherwise; `forecast` stands for every file given.
-DEFAULT = tuple(KINDS)
-#: Bytes of one value of an index as it is served (bfloat16).
-VALUE_BYTES = 2
+ON_ENTRIES = ("query", "infinigen-entry", "infinigen-softmax", "forecast", "nosa", "nosa-forecast")
+#: Kinds that score with a trained Forecast, and so have a label.
+LABELLED = ("forecast", "nosa-forecast")
+#: Kinds that a model without a token bias cannot have.
+BIASED = ("nosa", "nosa-forecast")
+#: Kinds that hold a proxy query against tokens' keys.
+ON_TOKENS = ("infinigen-token", "infinigen-released")
+#: What is measured unless told otherwise, with BIASED where the model has a bias; `forecast` stands for every file.
+DEFAULT = tuple(kind for kind in KINDS if kind not in BIASED)
+#: Bytes of one value of an index as it is served (bfloat16), and of a bias (float32).
+VALUE_BYTES, BIAS_BYTES = 2, 4
+#: Dimensions of each key that InfiniGen is released with; all where a head has no more.
+CHANNELS = 32
 
 _NAME = re.compile(r"(?P<kind>[a-z-]+)(?::(?P<label>[\w.-]+))?(?:@(?P<window>\d+)/(?P<stride>\d+))?")
 
@@ -41,6 +50,7 @@ class Method:
     kind    one of KINDS
     label   which Forecast file, "" for all other kinds
     window, stride  of the entries that it scores; 0 where it scores none
+    channels  skewed dimensions of each key that it scores; 0 where it scores no such ones
     """
 
     name: str
@@ -48,6 +58,7 @@ class Method:
     label: str = ""
     window: int = 0
     stride: int = 0
+    channels: int = 0
 
     @property
     def grid(self) -> tuple[int, int] | None:
@@ -58,7 +69,10 @@ class Method:
         """Bytes that it scores from, a token of one layer, all KV heads, in bfloat16; 0 for a kind without keys."""
         row = VALUE_BYTES * shape.kv_heads * shape.head_dim
         if self.stride:
-            return row / self.stride
+            means = BIAS_BYTES * shape.kv_heads if self.kind in BIASED else 0
+            return (row + means) / self.stride
+        if self.channels:
+            return row * min(self.channels, shape.head_dim) / shape.head_dim
         return float(row) if self.kind in ("oracle", "infinigen-token") else 0.0
 
     def share_of_k(self, shape: ModelShape) -> float:
@@ -79,9 +93,9 @@ def parse_method(text: str, *, spec: BlockSpec, forecasts: Mapping[str, tuple[in
     kind, label = found["kind"], found["label"] or ""
     if kind not in KINDS:
         raise UnknownNameError(what="method", name=kind, known=KINDS)
-    if label and kind != "forecast":
+    if label and kind not in LABELLED:
         raise ConfigError(f"method={text!r}: only a forecast has a label; leave out ':{label}'")
-    if kind == "forecast":
+    if kind in LABELLED:
         label = label or next(iter(forecasts), "")
         if not label:
             raise ConfigError(f"method={text!r} needs Forecast weights: give --forecast LABEL=FILE, or leave it out")
@@ -90,7 +104,7 @@ def parse_method(text: str, *, spec: BlockSpec, forecasts: Mapping[str, tuple[in
     if kind not in ON_ENTRIES:
         if found["stride"]:
             raise ConfigError(f"method={text!r}: {kind} scores no entries, so it has no grid; leave out the @ part")
-        return Method(name=text, kind=kind)
+        return Method(name=text, kind=kind, channels=CHANNELS if kind == "infinigen-released" else 0)
     default = forecasts[label] if label else (spec.window, spec.stride)
     window, stride = (int(found["window"]), int(found["stride"])) if found["stride"] else default
     try:
@@ -103,14 +117,14 @@ def parse_method(text: str, *, spec: BlockSpec, forecasts: Mapping[str, tuple[in
 def parse_methods(
     texts: Iterable[str], *, spec: BlockSpec, forecasts: Mapping[str, tuple[int, int]]
 ) -> tuple[Method, ...]:
-    """Each of `texts`, in order; a plain `forecast` stands for every file given, and for none where there is none.
+    """Each of `texts`, in order; a plain kind of LABELLED stands for every file given, for none where there is none.
 
     raises  as parse_method; ConfigError for a name that comes twice, and for none at all
     """
     asked: list[str] = []
     for text in texts:
         kind, at, grid = text.partition("@")
-        asked += [f"forecast:{label}{at}{grid}" for label in forecasts] if kind == "forecast" else [text]
+        asked += [f"{kind}:{label}{at}{grid}" for label in forecasts] if kind in LABELLED else [text]
     methods = tuple(parse_method(text, spec=spec, forecasts=forecasts) for text in asked)
     names = [method.name for method in methods]
     twice = {name for name in names if names.count(name) > 1}

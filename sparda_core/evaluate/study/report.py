@@ -15,6 +15,7 @@ from sparda_core.evaluate.study.bootstrap import Draws, Estimate
 from sparda_core.evaluate.study.figures import (
     Figure,
     Row,
+    against_dense,
     by_layer,
     corrected,
     means,
@@ -25,12 +26,13 @@ from sparda_core.evaluate.study.figures import (
     task_values,
     window_values,
 )
-from sparda_core.evaluate.study.methods import KINDS, Method
-from sparda_core.files import csv_text, parse_json, write_whole
+from sparda_core.evaluate.study.methods import KINDS, LABELLED, Method
+from sparda_core.fields import NUMBER, TEXT_OR_NONE, require
+from sparda_core.files import csv_text, parse_json, read_document, write_whole
 from sparda_core.shapes import ModelShape
 
 #: Methods that every other is paired with, where they were measured; every Forecast is one, too.
-RIVALS = ("query", "infinigen-token", "infinigen-entry", "infinigen-softmax", "window")
+RIVALS = ("query", "infinigen-token", "infinigen-released", "infinigen-entry", "infinigen-softmax", "window")
 RESULTS, TABLE = "results.json", "results.csv"
 
 
@@ -99,7 +101,7 @@ def _of_windows(rows: Sequence[Row], chance: Mapping[int, float], seed: int) -> 
     yield from means(values, draws)
     yield from corrected(values, chance, draws)
     yield from shares_of_oracle(values, draws)
-    forecasts = dict.fromkeys(method for _, method, _ in values if method.startswith("forecast"))
+    forecasts = dict.fromkeys(method for _, method, _ in values if method.startswith(LABELLED))
     yield from pairs(values, draws, (*RIVALS, *forecasts))
     yield from perplexities(values, draws)
     moved = miss_values(rows)
@@ -127,7 +129,7 @@ def _of_tasks(rows: Sequence[Row], seed: int) -> Iterator[Figure]:
                     metric=f"task_{metric}", method=method, budget=budget, against="dense", form="difference",
                     detail=task, estimate=draws.difference(each, dense[metric]),
                 )  # fmt: skip
-        for figure in pairs(values, draws, ("query",), detail=task):
+        for figure in (*pairs(values, draws, ("query",), detail=task), *against_dense(values, draws, detail=task)):
             yield attrs.evolve(figure, metric=f"task_{figure.metric}")
 
 
@@ -155,15 +157,37 @@ def read_report(folder: Path) -> Report:
     if not path.is_file():
         raise ConfigError(f"folder {str(folder)!r} holds no {RESULTS}; name the --out of a finished `sparda evaluate`")
     try:
-        held = parse_json(path.read_bytes())
+        held = parse_json(read_document(path))
         figures = [_figure(flat) for flat in held.pop("figures")]
-        chance = {int(budget): value for budget, value in held.pop("chance").items()}
-        return Report(**held, figures=figures, chance=chance)
-    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+        chance = {int(budget): float(value) for budget, value in held.pop("chance").items()}
+        report = Report(**held, figures=figures, chance=chance)
+        _check(report)
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as wrong:
         raise RecordingError(f"{path} is damaged ({wrong!r}); run the study again, its rows are kept") from wrong
+    return report
+
+
+def _check(report: Report) -> None:
+    """Raise TypeError or LookupError where the parts of a report are not those that `make_report` makes."""
+    study = require(report.study, "study", model=str, dtype=str, windows=dict, config=dict)
+    require(study["config"], "study.config", window=int, first=int, task_tokens=int)
+    machine = require(report.provenance, "provenance", machine=dict)["machine"]
+    require(machine, "provenance.machine", cpu=str, cores=int)
+    require(attrs.asdict(report, recurse=False), "report", methods=list, documents=list, layers=dict)
+    for method in report.methods:
+        require(
+            method, "methods", method=str, lead=int, grid=TEXT_OR_NONE, index_bytes_per_token_and_layer=NUMBER,
+            share_of_k=NUMBER,
+        )  # fmt: skip
+    if not all(isinstance(document, str) for document in report.documents):
+        raise TypeError("documents must be texts")
+    for figure in report.figures:
+        if figure.metric.startswith("recall") and figure.budget:
+            _ = report.chance[figure.budget]
 
 
 def _figure(flat: Mapping[str, Any]) -> Figure:
+    require(flat, "figures", metric=str, method=str, budget=int, against=str, form=str, detail=str)
     bounds = {name: math.nan if flat[name] is None else float(flat[name]) for name in ("value", "low", "high")}
     known = {name: flat[name] for name in ("metric", "method", "budget", "against", "form", "detail")}
     return Figure(estimate=Estimate(**bounds), **known)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.evaluate.far_tasks import draw_task
 from sparda_core.evaluate.study.config import StudyConfig
-from sparda_core.evaluate.study.judge import judge_choices, judge_path, judge_task
+from sparda_core.evaluate.study.figures import Values, miss_values, task_values, window_values
+from sparda_core.evaluate.study.judge import channels_of, judge_choices, judge_path, judge_task
 from sparda_core.evaluate.study.methods import Method
 from sparda_core.evaluate.study.path import run_dense
 from sparda_core.evaluate.study.scores import Scorer
 from sparda_core.evaluate.study.store import Rows
 from sparda_core.evaluate.study.windows import Window
 from sparda_core.evaluate.tasks import Encoder, Task
+from sparda_core.fields import require
 from sparda_core.models.decoder import Decoder
 
 #: Called with (what, parts done, parts in all).
@@ -64,13 +66,20 @@ class Study:
         return self.decoder.device
 
 
-def run_study(study: Study, rows: Rows, *, progress: Report | None = None) -> tuple[list[Row], list[Row]]:
-    """Do what `rows` does not hold yet; returns all rows of windows and of tasks.
+def run_study(
+    study: Study, rows: Rows, *, share: tuple[int, int] = (0, 1), progress: Report | None = None
+) -> tuple[list[Row], list[Row]]:
+    """Do what `rows` does not hold yet of this share; returns its rows of windows and of tasks.
+
+    share     (i, n): windows and prompts i, i + n, i + 2n, ...; n processes that take one each share out the work
 
     An interruption loses the part under way: one window's choices, or one method's path at one budget.
     """
+    first, step = share
+    assert 0 <= first < step
+    mine, prompts = study.windows[first::step], list(_samples(study.config))[first::step]
     parts = 1 + len(study.methods) * len(study.config.path_budgets)
-    total = len(study.windows) * parts + len(study.config.tasks) * study.config.samples
+    total = len(mine) * parts + len(prompts)
     done = 0
 
     def tick(what: str, by: int = 1) -> None:
@@ -79,8 +88,8 @@ def run_study(study: Study, rows: Rows, *, progress: Report | None = None) -> tu
         if progress:
             progress(what, done, total)
 
-    windows = [_window(study, rows, window, tick) for window in study.windows]
-    tasks = [_task(study, rows, name, sample, tick) for name, sample in _samples(study.config)]
+    windows = [_window(study, rows, window, tick) for window in mine]
+    tasks = [_task(study, rows, name, sample, tick) for name, sample in prompts]
     return windows, tasks
 
 
@@ -90,7 +99,7 @@ def _samples(config: StudyConfig) -> Iterator[tuple[str, int]]:
 
 
 def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None]) -> Row:
-    row, config = rows.get(window.name), study.config
+    row, config = _kept(rows, window.name, window_values, miss_values), study.config
     wanted = [(m, b) for m in study.methods for b in config.path_budgets]
     open_ = [(m, b) for m, b in wanted if str(b) not in row.get("path", {}).get(m.name, {})]
     tick(f"window {window.name}", len(wanted) - len(open_) + ("choice" in row))
@@ -99,7 +108,9 @@ def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None])
     ids = torch.tensor(window.ids, device=study.device)
     start = time.perf_counter()
     if "choice" in row:  # the dense state is kept in no file: a window that is gone on with is read again
-        dense = run_dense(study.decoder, ids, first=config.first, spec=config.spec)
+        dense = run_dense(
+            study.decoder, ids, first=config.first, spec=config.spec, channels=channels_of(study.methods)
+        )
     else:
         dense, found = judge_choices(study.decoder, ids, study.methods, config, study.scorer)
         row = {
@@ -116,9 +127,24 @@ def _window(study: Study, rows: Rows, window: Window, tick: Callable[..., None])
     return row
 
 
+def _kept(rows: Rows, name: str, *readings: Callable[[Sequence[Row]], Values]) -> Row:
+    """The row as far as it is done; raises RecordingError where its figures cannot be read."""
+    row = rows.get(name)
+    try:
+        for read in readings if row else ():
+            for values in read([row]).values():
+                _ = sum(values)
+        require(row, "row", **({"document": str} if row else {}))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
+        raise RecordingError(
+            f"row {name!r} of the study is damaged ({wrong!r}); remove {rows.place(name)}, and it is done again"
+        ) from wrong
+    return row
+
+
 def _task(study: Study, rows: Rows, name: str, sample: int, tick: Callable[..., None]) -> Row:
     label = f"task-{name}.{sample}"
-    row = rows.get(label)
+    row = _kept(rows, label, task_values)
     if not row:
         task = _draw(study, name, sample)
         found = judge_task(

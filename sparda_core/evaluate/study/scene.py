@@ -24,6 +24,7 @@ class Scene:
     inputs     [Q, hidden] normed input by layer: this layer's own and those before it that a method may look at
     turn       rotation of the positions, for [1, Q, heads, D]
     bias       [G, T]  what the model adds to the logits of each token; None where it adds nothing
+    skew       [G, D, C]  the directions of keys that InfiniGen keeps, from the text before; None where nobody asked
     All in float32, in float64 for a float64 model.
     """
 
@@ -36,6 +37,7 @@ class Scene:
     inputs: Mapping[int, torch.Tensor]
     turn: Rotation
     bias: torch.Tensor | None = None
+    skew: torch.Tensor | None = None
     _entries: dict[tuple[int, int], torch.Tensor] = attrs.field(factory=dict, init=False)
 
     @property

@@ -14,9 +14,11 @@ import attrs
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from sparda_core.distill.scores import pool_blocks, visible_entries
+from sparda_core.distill.scores import bias_block_scores, pool_blocks, visible_entries
 from sparda_core.errors import ConfigError
-from sparda_core.evaluate.study.methods import Method
+from sparda_core.evaluate.study.methods import BIASED, LABELLED, ON_TOKENS, Method
+from sparda_core.evaluate.study.order import Order
+from sparda_core.evaluate.study.ranks import Bounds, rank_free
 from sparda_core.evaluate.study.scene import Scene
 from sparda_core.models.forecast_weights import ForecastWeights
 
@@ -32,14 +34,16 @@ class Scorer:
 
     forecasts  trained weights by label
     seed       of `random`: a score depends on it, the layer, the first position and the device
+    select_blocks  of `nosa` and `nosa-forecast`, see Order
     """
 
     forecasts: Mapping[str, ForecastWeights] = attrs.field(factory=dict)
     seed: int = 0
+    select_blocks: int = 0
 
     def lead(self, method: Method) -> int:
         """How many layers early the method knows its choice."""
-        if method.kind == "forecast":
+        if method.kind in LABELLED:
             return self.forecasts[method.label].lead
         return 1 if method.kind.startswith("infinigen") else 0
 
@@ -48,9 +52,17 @@ class Scorer:
         lead = self.lead(method)
         return layer - lead if layer >= lead else layer
 
-    def __call__(self, method: Method, scene: Scene) -> torch.Tensor:
-        """Block scores [G, Q, N]; layers that no layer is early enough before are scored as a session would.
+    def order(self, method: Method, scene: Scene, bounds: Bounds) -> Order:
+        """In which order the method takes the scene's blocks."""
+        return Order(
+            score=rank_free(self(method, scene), bounds.free), bounds=bounds, select_blocks=self.select_blocks,
+            bias=bias_scores(scene, _grid(method)) if method.kind in BIASED else None,
+        )  # fmt: skip
 
+    def __call__(self, method: Method, scene: Scene) -> torch.Tensor:
+        """Block scores [G, Q, N], of NOSA's methods those of the first stage.
+
+        Layers that no layer is early enough before are scored as a session would.
         A Forecast has projections of its own for them, InfiniGen takes the layer's own query.
         """
         if method.kind == "random":
@@ -64,21 +76,26 @@ class Scorer:
     def _part(self, method: Method, scene: Scene) -> Part:
         if method.kind == "oracle":
             return lambda rows: attention_mass(scene, rows)
-        if method.kind == "forecast":
+        if method.kind in LABELLED:
             weight = self.forecasts[method.label].by_target[scene.layer]
             student = scene.heads(weight, self.source(method, scene.layer))
             return lambda rows: _raw_entries(scene, _grid(method), student[:, rows], rows)
         early = method.kind.startswith("infinigen") and scene.layer >= 1
-        if not early and method.kind != "query":  # InfiniGen's first layer chooses as query-driven selection does
+        # InfiniGen's first layer chooses as query-driven selection does.
+        if not early and method.kind not in ("query", "nosa"):
             grid = method.grid or (scene.spec.window, scene.spec.stride)
             return lambda rows: _softmax_entries(scene, grid, scene.q[:, rows], rows)
         query = scene.proxy() if early else scene.q
-        if method.kind in ("query", "infinigen-softmax"):
+        if method.kind in ("query", "nosa", "infinigen-softmax"):
             return lambda rows: _softmax_entries(scene, _grid(method), query[:, rows], rows)
         summed = query.reshape(scene.k.shape[0], -1, *query.shape[1:]).sum(1)
-        if method.kind == "infinigen-entry":
+        if method.kind not in ON_TOKENS:
             return lambda rows: _raw_entries(scene, _grid(method), summed[:, rows], rows)
-        return lambda rows: _raw_tokens(scene, summed[:, rows], rows)
+        keys = scene.k
+        if method.channels:
+            skew = _skew(method, scene)
+            keys, summed = keys @ skew, summed @ skew
+        return lambda rows: _raw_tokens(scene, keys, summed[:, rows], rows)
 
     def _noise(self, scene: Scene) -> torch.Tensor:
         first, size = int(scene.positions[0]), (len(scene.positions), scene.k.shape[0], scene.blocks)
@@ -120,9 +137,22 @@ def _raw_entries(scene: Scene, grid: tuple[int, int], f_GQD: torch.Tensor, rows:
     return pool_blocks(score, scene.blocks, scene.on(grid))
 
 
-def _raw_tokens(scene: Scene, summed_GQD: torch.Tensor, rows: slice) -> torch.Tensor:
+def bias_scores(scene: Scene, grid: tuple[int, int]) -> torch.Tensor:
+    """Block scores of the tokens' bias [G, Q, N]; raises ConfigError without one."""
+    if scene.bias is None:
+        raise ConfigError(f"layer {scene.layer} has no token bias to choose by; take a NOSA model, or another method")
+    return bias_block_scores(scene.bias, scene.positions, scene.blocks, scene.on(grid))
+
+
+def _skew(method: Method, scene: Scene) -> torch.Tensor:
+    if scene.skew is None:
+        raise ConfigError(f"method={method.name!r} needs the skew of its text; run_dense(channels=...) makes it")
+    return scene.skew
+
+
+def _raw_tokens(scene: Scene, k_GTD: torch.Tensor, summed_GQD: torch.Tensor, rows: slice) -> torch.Tensor:
     """Largest summed logit among a block's tokens and the one before it, as InfiniGen's release pools them."""
-    score: torch.Tensor = summed_GQD @ scene.k.transpose(-1, -2)
+    score: torch.Tensor = summed_GQD @ k_GTD.transpose(-1, -2)
     future = torch.arange(score.shape[-1], device=score.device)[None] > scene.positions[rows][:, None]
     block = scene.spec.block
     right = block * scene.blocks - score.shape[-1]

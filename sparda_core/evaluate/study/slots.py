@@ -104,15 +104,15 @@ def score_misses(stretch: Stretch, rank_MXQN: torch.Tensor) -> torch.Tensor:
     )  # [B, S, 1]
     there = torch.zeros(methods, streams, *slots.shape[:2], blocks, dtype=torch.bool, device=device)
     missed = torch.zeros(methods, *slots.shape[:2], dtype=torch.int64, device=device)
-    place, absent = torch.arange(blocks, device=device).expand_as(there), 2 * blocks
-    kept = torch.empty_like(there)
+    ids_N = torch.arange(blocks, device=device)
     for step in range(steps):
-        rank = rank_MXQN[:, :, step, None, None, :]
+        rank = rank_MXQN[:, :, step, None, None, :].long()
+        ranked = torch.empty_like(rank).scatter_(-1, rank, ids_N.expand_as(rank))  # ids, the best first
         now = ((rank < count) & stretch.bounds.free[step]) | stretch.bounds.forced[step]
         if step >= stretch.warm:
             missed += (now & ~stretch.opens[step] & ~there).sum((1, 4))
-        there |= now
-        key = torch.where(there, rank.to(torch.int16), absent).masked_fill_(now, -1)
-        order = key.sort(dim=-1, stable=True).indices
-        there &= kept.scatter_(-1, order, place < slots)
+        others = there & ~now
+        before = others.gather(-1, ranked.expand_as(there)).cumsum(-1, dtype=torch.int16)
+        kept = (before <= slots - now.sum(-1, keepdim=True)).gather(-1, rank.expand_as(there))
+        there = now | (others & kept)
     return missed.double() / (streams * (steps - stretch.warm))

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 
 import attrs
 
+from sparda_core.errors import WeightsError
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.families.minicpm import read_block_spec
 from sparda_core.models.families.settings import Settings
 from sparda_core.models.token_bias import bias_keys
+from sparda_core.shapes import BlockSpec
 
 
 def is_nosa(names: Iterable[str]) -> bool:
@@ -24,7 +26,7 @@ def is_nosa(names: Iterable[str]) -> bool:
 def nosa(plain: DecoderConfig, settings: Settings) -> DecoderConfig:
     """A Llama's constants with a token bias; its blocks are those of `sparse_config`, by default a window of 1,024.
 
-    How many of them go by the query (`select_blocks`) is an option of the selectors `nosa` and `nosa-forecast`.
+    Of these, sink + local + `select_blocks` (by default 24) go by the query, the others by their tokens' bias.
     raises  WeightsError for an attention that adds no bias, or blocks that cannot be cut
     """
     settings.must_be("model_type", "llama", why="only of a Llama is a token bias (self_attn.A) known")
@@ -32,6 +34,18 @@ def nosa(plain: DecoderConfig, settings: Settings) -> DecoderConfig:
     if sparse is not None:
         sparse.must_be("force_dense_inference", False, why="the bias is the model's own and always added here")
     shape = attrs.evolve(plain.shape, token_bias=True)
-    return attrs.evolve(
-        plain, shape=shape, block_spec=read_block_spec(settings, default_window=1024, default_topk=80)
-    )
+    spec = read_block_spec(settings, default_window=1024, default_topk=80)
+    return attrs.evolve(plain, shape=shape, block_spec=spec, select_blocks=_select_blocks(sparse, spec))
+
+
+def _select_blocks(sparse: Settings | None, spec: BlockSpec | None) -> int | None:
+    if sparse is None or spec is None:
+        return None
+    count: int = sparse.integer("select_blocks", 24)
+    most = spec.budget - spec.sink - spec.local
+    if not 1 <= count <= most:
+        raise WeightsError(
+            f"{sparse.source}: select_blocks={count} must be between 1 and {most}, the blocks that init_blocks, "
+            "window_size and topk leave"
+        )
+    return count

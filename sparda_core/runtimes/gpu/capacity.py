@@ -173,7 +173,7 @@ class CapacityPlan:
         if self.host_blocks < least:
             raise CapacityError(
                 tier="host", need=least * self._block(self.host_kv_bytes), free=self.host_limit_bytes or 0,
-                unit="bytes", hint="raise host_limit_bytes, or use smaller pages",
+                unit="bytes", hint="raise host_limit_bytes (--host-limit-gib), or use smaller pages (--page-blocks)",
             )  # fmt: skip
         if limit is None or self.device_bytes <= limit:
             return
@@ -181,7 +181,10 @@ class CapacityPlan:
         tokens = largest(lambda n: self.sized(tokens=n).device_bytes <= limit, self.tokens)
         would = [f"{rows} rows of {self.tokens} tokens"] if rows else []
         would += [f"{self.places} rows of {tokens} tokens"] if tokens else []
-        fixed = "not even one row of one token fits beside weights and what is reserved; raise gpu_memory_bytes"
+        fixed = (
+            "not even one row of one token fits beside weights and what is reserved; raise gpu_memory_bytes "
+            "(--gpu-memory-gib)"
+        )
         hint = f"what fits: {' or '.join(would)}" if would else fixed
         raise CapacityError(
             tier="device", need=self.device_bytes, free=limit, unit="bytes", hint=hint,
@@ -196,7 +199,8 @@ class CapacityPlan:
         rows = largest(lambda n: self.sized(places=n).host_bytes <= available, self.places)
         raise CapacityError(
             tier="host", need=self.host_bytes, free=available, unit="bytes",
-            hint=f"what fits: {rows} rows of {self.tokens} tokens; or keep fewer on the host with host_limit_bytes",
+            hint=f"what fits: {rows} rows of {self.tokens} tokens; or keep fewer on the host with host_limit_bytes "
+            "(--host-limit-gib)",
             says=f"the host store needs {self.host_bytes / 1e9:.2f} of {available / 1e9:.2f} GB",
         )  # fmt: skip
 

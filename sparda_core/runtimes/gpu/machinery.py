@@ -252,9 +252,10 @@ class Machinery:
         self._same(source, copy)
 
     def move(self, source: int, target: int) -> None:
-        """The row of `source` from now on lies in `target`."""
+        """The row of `source` from now on lies in `target`; may be done again where it was interrupted."""
         self._forget(source, target)
-        self.tiers.move(source, target)
+        if self.tiers.holds(source):
+            self.tiers.move(source, target)
         self.half.place_moved(source, target)
         self._same(source, target)
 

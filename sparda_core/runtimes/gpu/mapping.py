@@ -39,7 +39,8 @@ class Mapping:
         if start is None or start == _FAILED:
             raise CapacityError(
                 tier="host", need=size, free=0, unit="more bytes",
-                hint=f"{os.strerror(ctypes.get_errno())}: lower rows or tokens, or set host_limit_bytes",
+                hint=f"{os.strerror(ctypes.get_errno())}: lower rows or tokens, or set host_limit_bytes "
+                "(--host-limit-gib)",
             )  # fmt: skip
         self._start: int | None = start
         self.address = -(-start // HUGE_BYTES) * HUGE_BYTES
@@ -68,7 +69,7 @@ class Mapping:
         if errno.ENOMEM in failed:
             raise CapacityError(
                 tier="host", need=length, free=0, unit="more bytes",
-                hint="memory is full: lower rows or tokens, or set host_limit_bytes",
+                hint="memory is full: lower rows or tokens, or set host_limit_bytes (--host-limit-gib)",
             )  # fmt: skip
 
     def _populate(self, piece: tuple[int, int]) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.footprint import PAGE_BLOCKS
 from sparda_core.kernels.gather.runs import check_ctas, check_in_flight
 from sparda_core.runtimes.gpu.sampling_bounds import check_sampling
@@ -17,6 +17,8 @@ from sparda_core.shapes import check_integer
 COPY_RULES = ("ours", "paper")
 HOST_DTYPES = ("same", "fp8")
 COPY_LAUNCHES = ("layer", "step")
+#: Ways to pin host memory, see runtimes/gpu/pinning.py.
+PINNINGS = ("cuda-host-alloc", "register-4k", "register-huge", "plain")
 
 
 def _at_least(least: int) -> Any:
@@ -38,6 +40,11 @@ def _one_of(*known: str) -> Any:
             raise ConfigError(f"{attribute.name}={value!r} is unknown; known: {', '.join(known)}")
 
     return check
+
+
+def _pinning(_instance: object, _attribute: object, value: Any) -> None:
+    if value is not None and value not in PINNINGS:
+        raise UnknownNameError(what="pinning", name=str(value), known=PINNINGS)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,7 +104,7 @@ class GpuOptions:
     page_blocks: int = attrs.field(default=PAGE_BLOCKS, validator=_at_least(1))
     host_limit_bytes: int | None = attrs.field(default=None, validator=_bytes)
     gpu_memory_bytes: int | None = attrs.field(default=None, validator=_bytes)
-    pinning: str | None = None
+    pinning: str | None = attrs.field(default=None, validator=_pinning)
     host_memory: Any = None
     host_dtype: str = attrs.field(default="same", validator=_one_of(*HOST_DTYPES))
     copy_rule: str = attrs.field(default="ours", validator=_one_of(*COPY_RULES))

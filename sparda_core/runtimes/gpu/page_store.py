@@ -71,25 +71,31 @@ class PageStore:
 
     def add(self, place: int) -> None:
         """An empty row."""
-        self._book.add(self._next)
-        self._row_of[place] = self._next
-        self._next += 1
+        self._book.add(self._named(place))
 
     def retire(self, place: int) -> None:
-        """Give a row's pages back."""
-        self._book.retire(self._row_of.pop(place))
+        """Give a row's pages back, if there is one, however little of it; may be done again where it was cut short."""
+        if place in self._row_of:
+            self._book.forget(self._row_of[place])
+            del self._row_of[place]
         self._mirror(place)
 
     def fork(self, source: int, copy: int) -> None:
         """The row in `copy` starts with the pages of `source`; both must reserve again before they are written."""
-        self._book.fork(self._row_of[source], self._next)
-        self._row_of[copy] = self._next
-        self._next += 1
+        self._book.fork(self._row_of[source], self._named(copy))
         self._mirror(copy)
 
+    def _named(self, place: int) -> int:
+        """A name for a new row in the books: of the place before the books know it, so that `retire` undoes both."""
+        row = self._row_of[place] = self._next
+        self._next = row + 1
+        return row
+
     def move(self, source: int, target: int) -> None:
-        """The row of `source` from now on lies in `target`, which must be free."""
-        self._row_of[target] = self._row_of.pop(source)
+        """The row of `source` from now on lies in `target`, which must be free; may be done again."""
+        if source in self._row_of:
+            self._row_of[target] = self._row_of[source]
+            del self._row_of[source]
         self._mirror(target)
         self._mirror(source)
 

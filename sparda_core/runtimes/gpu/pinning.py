@@ -19,13 +19,14 @@ import torch
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.runtimes.gpu.cuda_driver import CudaDriver, Driver, PinningError
 from sparda_core.runtimes.gpu.mapping import HUGE_BYTES, Mapping
+from sparda_core.runtimes.gpu.options import PINNINGS
 
 #: "cuda-host-alloc"  one call of the driver. It cannot be cut into pieces, so progress is told at its ends only;
 #:                    Ctrl-C comes through at once, and the memory is given back as soon as the call returns
 #: "register-4k"      ordinary pages of 4 KiB, pinned chunk by chunk
 #: "register-huge"    transparent huge pages of 2 MiB, pinned chunk by chunk
 #: "plain"            not pinned: for machines without CUDA
-METHODS = ("cuda-host-alloc", "register-4k", "register-huge", "plain")
+METHODS = PINNINGS
 #: Registered at once: about a second's work, after which progress is told and Ctrl-C comes through.
 CHUNK_BYTES = 2 << 30
 
@@ -164,7 +165,7 @@ def _check_limit(size: int) -> None:
     if limit is not None and size > limit:
         raise CapacityError(
             tier="host", need=size, free=limit, unit="bytes",
-            hint="this process may not hold more; lower rows or tokens, or set host_limit_bytes",
+            hint="this process may not hold more; lower rows or tokens, or set host_limit_bytes (--host-limit-gib)",
         )  # fmt: skip
 
 
@@ -176,8 +177,8 @@ def _short(size: int, why: str) -> CapacityError:
     locked = "without limit" if lock == resource.RLIM_INFINITY else f"{lock} bytes"
     return CapacityError(
         tier="host", need=size, free=free, unit="bytes",
-        hint=f"{why}; this process may lock memory {locked}: lower rows or tokens, set host_limit_bytes, "
-        "or try another pinning method",
+        hint=f"{why}; this process may lock memory {locked}: lower rows or tokens, set host_limit_bytes "
+        "(--host-limit-gib), or try another pinning method",
     )  # fmt: skip
 
 

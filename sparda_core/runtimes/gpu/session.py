@@ -68,18 +68,15 @@ class GpuSession(LastStep):
 
     def claim(self, tokens: int) -> int:
         """A new row of `tokens` tokens that nobody wrote: its memory holds whatever it held. For measurements."""
-        row = self.add()
-        place = self._place[row]
-        try:
-            check_room({row: 0}, tokens, self._machinery.tokens)
-            with self._work():
-                self._machinery.reserve({place: tokens})
-                self._machinery.commit({place: tokens})
-        except BaseException:
-            self.retire(row)
-            raise
-        self._lengths[row] = tokens
-        return row
+        self._check_idle()
+        place = self._free_place()
+        check_room({self._next_row: 0}, tokens, self._machinery.tokens)
+        with self._taking(place):
+            row = self._begin(place)
+            self._machinery.reserve({place: tokens})
+            self._machinery.commit({place: tokens})
+            self._lengths[row] = tokens
+            return row
 
     def describe(self) -> dict[str, str]:
         """How steps run: engine, capture, copy kernel, memory."""
@@ -97,15 +94,20 @@ class GpuSession(LastStep):
     def add(self) -> int:
         """A new, empty row at the end of the batch; raises CapacityError where every place is taken."""
         self._check_idle()
-        place, chosen = self._free_place(), self._options
+        place = self._free_place()
         with self._taking(place):
-            self._machinery.add(place)
-            seed = (chosen.seed + self._next_row) % SEEDS
-            self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, seed)
-            if self._half.observes:
-                # What was learnt from the place's last row is not this one's.
-                self._machinery.hand_over(place, self._half.bound, self._next_row, 0)
-        return self._seat(place)
+            return self._begin(place)
+
+    def _begin(self, place: int) -> int:
+        """An empty row in a free place."""
+        chosen = self._options
+        self._machinery.add(place)
+        seed = (chosen.seed + self._next_row) % SEEDS
+        self._machinery.set_sampling(place, chosen.temperature, chosen.top_p, seed)
+        if self._half.observes:
+            # What was learnt from the place's last row is not this one's.
+            self._machinery.hand_over(place, self._half.bound, self._next_row, 0)
+        return self._seat(place, 0)
 
     def fork(self, row: int) -> int:
         """A copy of a row, sharing host pages until one of the two writes; at the end of the batch."""
@@ -114,28 +116,41 @@ class GpuSession(LastStep):
         place = self._free_place()
         with self._taking(place):
             self._machinery.fork(self._place[row], place)
-        copy = self._seat(place)
-        self._half.forked(row, copy)
-        self._lengths[copy] = self._lengths[row]
-        if row in self._drawn:
-            self._drawn.add(copy)
-        return copy
+            copy = self._seat(place, self._lengths[row])
+            self._half.forked(row, copy)
+            if row in self._drawn:
+                self._drawn.add(copy)
+            return copy
 
     def retire(self, row: int) -> None:
         """Give a row's memory back. The row of the last place moves into the place that becomes free."""
         self._check_idle()
         self._check_row(row)
-        del self._lengths[row]
+        place, last = self._place[row], len(self._place) - 1
+        with self._work():
+            try:
+                self._leave(row, place, last)
+            except BaseException:  # to its end, before the error goes on: half of it done would help nobody
+                self._leave(row, place, last)
+                raise
+
+    def _leave(self, row: int, place: int, last: int) -> None:
+        """Empty the place of a row, and bring the row of the last place there; may be done again."""
+        self._unlist(row)
+        if row in self._place:
+            self._machinery.vacate(place)
+            del self._place[row]
+        for other, held in self._place.items():
+            if held == last:
+                self._machinery.move(last, place)
+                self._place[other] = place
+
+    def _unlist(self, row: int) -> None:
+        """Forget all of a row but its place."""
+        self._lengths.pop(row, None)
         self._stepped.pop(row, None)
         self._drawn.discard(row)
         self._half.retired(row)
-        place, last = self._place.pop(row), len(self._place)
-        with self._work():
-            self._machinery.retire(place)
-            for other, held in self._place.items():
-                if held == last:
-                    self._machinery.move(last, place)
-                    self._place[other] = place
 
     def crop(self, row: int, tokens: int) -> None:
         """Forget everything after the first `tokens` tokens."""
@@ -143,7 +158,11 @@ class GpuSession(LastStep):
         self._check_cut(row, tokens)
         self._drawn.discard(row)
         with self._work():
-            self._cut(row, tokens)
+            try:
+                self._cut(row, tokens)
+            except BaseException:  # as in `retire`
+                self._cut(row, tokens, again=True)
+                raise
 
     def set_budget(self, budget: int) -> None:
         """Change the budget from the next step on. Memory is taken anew and every row read into it, with empty
@@ -192,18 +211,23 @@ class GpuSession(LastStep):
             try:
                 yield
             except BaseException:
+                for row in [row for row, held in self._place.items() if held == place]:
+                    self._unlist(row)
+                    del self._place[row]
                 self._machinery.vacate(place)
                 raise
 
-    def _seat(self, place: int) -> int:
+    def _seat(self, place: int, tokens: int) -> int:
         row = self._next_row
-        self._place[row], self._lengths[row] = place, 0
-        self._next_row += 1
+        # No call in between: a row has a place and a length, or there is none.
+        self._place[row], self._lengths[row] = place, tokens
+        self._next_row = row + 1
         return row
 
-    def _cut(self, row: int, tokens: int) -> None:
+    def _cut(self, row: int, tokens: int, *, again: bool = False) -> None:
+        """`again`: it was cut short, and what was learnt of the row may have been handed over or not."""
         self._lengths[row] = tokens
-        relearnt = self._half.cropped(row, tokens)
+        relearnt = self._half.cropped(row, tokens) or (again and self._half.observes)
         self._machinery.crop(self._place[row], tokens)
         if relearnt:
             self._machinery.hand_over(self._place[row], self._half.bound, row, tokens)
@@ -242,9 +266,9 @@ class GpuSession(LastStep):
             self._drawn.discard(row)
             machinery.sample_first(place, logits, stop - 1)
             logits = logits.float().cpu()
-        self._lengths[row] = stop
-        self._drawn.add(row)
-        return logits
+            self._lengths[row] = stop
+            self._drawn.add(row)
+            return logits
 
     def _attention(self, row: int, mode: str) -> Attention:
         if mode == "dense":
@@ -316,9 +340,9 @@ class GpuSession(LastStep):
             self._stepped = {}
             self._machinery.run(bucket_of(len(self._place), self._options.places), lengths, given, steps, drawn)
             self._machinery.commit({place: length + steps for place, length in lengths.items()})
-        self._lengths.update({row: length + steps for row, length in before.items()})
-        self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}
-        self._drawn.update(active)
+            self._lengths.update({row: length + steps for row, length in before.items()})
+            self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}
+            self._drawn.update(active)
 
     # Moving rows between sessions ------------------------------------------------------------------
 
@@ -336,19 +360,16 @@ class GpuSession(LastStep):
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
         check_snapshot(snapshot, self.shape)
         snapshot = snapshot.plain()
-        row = self.add()
-        place = self._place[row]
-        try:
-            check_room({row: 0}, snapshot.tokens, self._machinery.tokens)
-            with self._work():
-                self._machinery.load(place, snapshot)
-                self._half.adopt(row, snapshot)
-                self._machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
-        except BaseException:
-            self.retire(row)
-            raise
-        self._lengths[row] = snapshot.tokens
-        return row
+        self._check_idle()
+        place = self._free_place()
+        check_room({self._next_row: 0}, snapshot.tokens, self._machinery.tokens)
+        with self._taking(place):
+            row = self._begin(place)
+            self._machinery.load(place, snapshot)
+            self._half.adopt(row, snapshot)
+            self._machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
+            self._lengths[row] = snapshot.tokens
+            return row
 
     def _used_bytes(self) -> dict[str, int]:
         return self._machinery.used_bytes

@@ -118,33 +118,46 @@ class GpuTiers:
         return place in self._lengths
 
     def add(self, place: int) -> None:
-        """An empty row in a free place."""
+        """An empty row in a free place; where that is interrupted, the place is free again."""
         self._take(place)
-        for part in self._stores():
-            part.add(place)
+        try:
+            for part in self._stores():
+                part.add(place)
+            self._sit_out(place)
+        except BaseException:
+            self._vacate(place)
+            raise
         self._lengths[place] = 0
-        self._sit_out(place)
 
     def retire(self, place: int) -> None:
-        """Give a row's pages and slots back."""
+        """Give a row's pages and slots back; may be done again where it was interrupted."""
         self.length(place)
+        self._vacate(place)
+        del self._lengths[place]
+
+    def _vacate(self, place: int) -> None:
         for part in self._stores():
             part.retire(place)
-        del self._lengths[place]
         self._sit_out(place)
 
     def fork(self, source: int, copy: int) -> None:
         """The row in the free place `copy` starts as a copy of that in `source`; they share pages until one writes."""
         tokens = self.length(source)
         self._take(copy)
-        for part in self._stores():
-            part.fork(source, copy)
-        self._copy(source, copy, tokens)
+        try:
+            for part in self._stores():
+                part.fork(source, copy)
+            self._copy(source, copy, tokens)
+            self._sit_out(copy)
+        except BaseException:
+            self._vacate(copy)
+            raise
         self._lengths[copy] = tokens
-        self._sit_out(copy)
 
     def move(self, source: int, target: int) -> None:
-        """The row of `source` from now on lies in the free place `target`, with its token and seed."""
+        """The row of `source` from now on lies in the free place `target`, with its token and seed; may be done again
+        where it was interrupted.
+        """
         tokens = self.length(source)
         self._take(target)
         for part in self._stores():
@@ -152,8 +165,10 @@ class GpuTiers:
         self._copy(source, target, tokens)
         for state in (self.rows.position, self.rows.token, self.rows.seed):
             state[target : target + 1].copy_(state[source : source + 1])
-        self._lengths[target] = self._lengths.pop(source)
         self._sit_out(source)
+        # No call in between: the row is in one place.
+        self._lengths[target] = tokens
+        del self._lengths[source]
 
     def _copy(self, source: int, target: int, tokens: int) -> None:
         self.entries.copy(source, target, tokens)
@@ -165,9 +180,10 @@ class GpuTiers:
         length = self.length(place)
         if not 0 <= tokens <= length:
             raise ConfigError(f"tokens={tokens} of place {place} must be between 0 and its length {length}")
+        # First: a crop that is cut short is done again, and by then some parts may be that short.
+        self._lengths[place] = tokens
         for part in self._stores():
             part.crop(place, tokens)
-        self._lengths[place] = tokens
         self.refresh(place, tokens, stale_from=tokens)
         self._restore_keys(place, tokens)
 

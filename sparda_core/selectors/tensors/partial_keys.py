@@ -152,10 +152,11 @@ class TokenScorer(ProxyScorer):
             return
         keys_BHND, _ = view.keys()
         for b, row, state in stale:
-            state.projection = partial_projection(
+            made = partial_projection(
                 state.prompt.stacked(proxy[b]), kv_heads=self._kv_heads, channels=self._channels
             )
-            state.calibrated = state.prompt.count
             buffer = self._buffer(view.layer, proxy)
             buffer.crop(row, 0)
-            buffer.append(row, keys_BHND[b, :, : state.seen] @ state.projection)
+            buffer.append(row, keys_BHND[b, :, : state.seen] @ made)
+            # Last: until every key is there, the row stays one that must be calibrated.
+            state.projection, state.calibrated = made, state.prompt.count

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 
 
-def partial_projection(queries: torch.Tensor, *, kv_heads: int, channels: int) -> torch.Tensor:
+def partial_projection(
+    queries: torch.Tensor, *, kv_heads: int, channels: int, rotated_by: int | None = None
+) -> torch.Tensor:
     """The columns of the skewing rotation that keep the `channels` strongest dimensions.
 
     queries  [Hq, n, D], post-RoPE, one row's calibration tokens; Hq is a multiple of kv_heads
+    rotated_by  how many of these tokens, from the first on, the rotation is made from; None: all
     returns  [Hk, D, channels] of the same dtype: orthonormal columns, in falling order of the
              eigenvalue; (q @ p) . (k @ p) approximates q . k, and equals it for channels = D
 
@@ -21,7 +24,7 @@ def partial_projection(queries: torch.Tensor, *, kv_heads: int, channels: int) -
     if tokens == 0 or channels == width:
         return torch.eye(width, channels, dtype=queries.dtype, device=queries.device).repeat(kv_heads, 1, 1)
     grouped_HGnD = queries.view(kv_heads, heads // kv_heads, tokens, width).double()
-    mean_HnD = grouped_HGnD.mean(1)
+    mean_HnD = grouped_HGnD[:, :, :rotated_by].mean(1)
     _, vectors_HDD = torch.linalg.eigh(mean_HnD.transpose(-1, -2) @ mean_HnD)
     rotation_HDD = _canonical(vectors_HDD.flip(-1))
     strength_HD = (grouped_HGnD.flatten(1, 2) @ rotation_HDD).abs().sum(1)

@@ -11,7 +11,8 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ConfigError, ProfileError
-from sparda_core.files import parse_json, write_whole
+from sparda_core.fields import require
+from sparda_core.files import parse_json, read_document, write_whole
 
 Row = dict[str, Any]
 #: Version of the file; another one is not read.
@@ -125,11 +126,12 @@ def _short(value: Any) -> Any:
 def read_samples(path: Path) -> Samples:
     """Samples as they were kept. Raises ConfigError for a file that holds none, or those of another version."""
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = parse_json(read_document(path))
         version = found["version"]
         samples = Samples(**{field.name: dict(found[field.name]) for field in attrs.fields(Samples)})
         wrong = [name for name, rows in samples.sections.items() if not _are_rows(rows)]
-    except (ValueError, KeyError, TypeError, AttributeError) as broken:
+        require(samples.seconds, "seconds", **dict.fromkeys(samples.seconds, (int, float)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as broken:
         raise ConfigError(f"{path} is damaged ({broken!r}); delete it and calibrate again") from broken
     if version != VERSION:
         raise ConfigError(f"{path} holds samples of version {version!r}; this program reads {VERSION}: measure anew")

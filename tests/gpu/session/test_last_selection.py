@@ -55,7 +55,7 @@ def test_a_recording_made_on_a_gpu_is_that_of_a_cpu(tmp_path: Path) -> None:
     made = []
     for model in models():
         pair = compose(model, "forecast", "offload-prefetch", spec=SPEC)
-        made.append(record(pair, tuple(prompt(90)), steps=24, report=lambda what, done, total: None))
+        made.append(record(pair, [prompt(90)], steps=24, report=lambda what, done, total: None))
     here, there = made
     np.testing.assert_array_equal(there.selections, here.selections)
     np.testing.assert_array_equal(there.positions, here.positions)

@@ -1,0 +1,1 @@
+"""What predictions are worth: errors of measured cells against bars, against simpler models, and part by part."""

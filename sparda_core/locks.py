@@ -1,0 +1,53 @@
+"""One writer at a time: a lock beside what is written, which ends with its process, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparda_core.errors import ConfigError
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold `path` for this process, by the file `path`.lock, which is gone afterwards.
+
+    raises  ConfigError at once where another process holds it; OSError where the lock cannot be written
+    """
+    lock = path.with_name(path.name + ".lock")
+    handle = _taken(path, lock)
+    try:
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # before it is let go: who opened it meanwhile sees that it is not there
+        os.close(handle)
+
+
+def _taken(path: Path, lock: Path) -> int:
+    import fcntl  # not everywhere, and needed by few
+
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as wrong:
+            holder = os.read(handle, 20).decode(errors="replace").strip()
+            os.close(handle)
+            whose = f" (process {holder})" if holder else ""
+            raise ConfigError(
+                f"out={str(path)!r} is being written by another run{whose}: wait for it, or name another --out"
+            ) from wrong
+        if _same(handle, lock):
+            return handle
+        os.close(handle)  # it was removed between opening and locking: another run has just ended
+
+
+def _same(handle: int, lock: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), lock.stat())
+    except FileNotFoundError:
+        return False
