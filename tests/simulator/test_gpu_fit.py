@@ -147,7 +147,9 @@ def test_samples_survive_their_file_and_a_damaged_one_is_refused(tmp_path: Path)
 @given(trip=st.floats(1e-6, 5e-6), cta=st.floats(60e9, 400e9))
 def test_one_thread_block_is_found_again_from_two_sizes_in_flight(trip: float, cta: float) -> None:
     points = [(n, q, n * q / (trip + q / cta)) for n in (1, 2) for q in (16384.0, 32768.0, 131072.0)]
-    assert one_block(points, 1e15) == (pytest.approx(trip), pytest.approx(cta, rel=1e-6))
+    found_trip, found_cta = one_block(points, 1e15)
+    assert found_trip == pytest.approx(trip)
+    assert found_cta == pytest.approx(cta, rel=1e-6)
 
 
 @settings(max_examples=6)
@@ -181,8 +183,9 @@ def test_kernels_of_a_step_are_said_within_two_percent(rate: float, bend: float,
 
 @given(start=st.floats(0, 1e-3), slope=st.floats(1e-8, 1e-5))
 def test_a_line_is_found_again(start: float, slope: float) -> None:
-    found = line([(x, start + slope * x) for x in (16.0, 150.0, 600.0)])
-    assert found == (pytest.approx(start, abs=1e-9, rel=1e-6), pytest.approx(slope, rel=1e-6))
+    found_start, found_slope = line([(x, start + slope * x) for x in (16.0, 150.0, 600.0)])
+    assert found_start == pytest.approx(start, abs=1e-9, rel=1e-6)
+    assert found_slope == pytest.approx(slope, rel=1e-6)
 
 
 def test_a_line_never_starts_or_falls_below_zero() -> None:

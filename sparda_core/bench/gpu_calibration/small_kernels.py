@@ -223,11 +223,12 @@ def _append(sizes: Sizes, rows: int) -> Case:
     calls: list[Launch] = []
     for _ in range(4):
         made: dict[str, Any] = {name: scene.random(*scene.pairs, size) for name in ("key", "value", "forecast_next")}
+        made |= entries_of(scene)
         calls.append(
             functools.partial(
                 append_gpu.rotate_append, scene.random(rows, heads.total * size), heads=heads, cos=scene.angles,
                 sin=scene.angles, position=scene.position, query=scene.random(rows, shape.q_heads, size),
-                forecast_own=None, spec=sizes.spec, store=store_of(scene), **made, **entries_of(scene),
+                forecast_own=None, spec=sizes.spec, store=store_of(scene), **made,
             )
         )  # fmt: skip
     return _case("rotate append", "append", scene, calls, _told(append_work.work, sizes, rows))

@@ -55,7 +55,7 @@ def turn_us(samples: Samples) -> float:
     for row in samples.rows("sequence"):
         alone = sum(middle(samples.one("kernels", kernel=name, rows=row["rows"])["us"], name) for name in LAYER)
         found.append((middle(row["us_per_layer"], "layers in turn") - alone) / row["launches"])
-    return max(0.0, statistics.median(found))
+    return float(max(0.0, statistics.median(found)))
 
 
 def machine_table(samples: Samples) -> Table:
