@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import attrs
 import torch
+from hypothesis import settings
 
 from sparda_core.facts import StepFacts
 from sparda_core.layer_view import LayerView
@@ -53,8 +54,10 @@ class Middle(Selector):
         return NearMiddle(kv_heads=shape.kv_heads, careful=self.careful)
 
 
+settings.register_profile("the same search every time", derandomize=True)
+settings.load_profile("the same search every time")
 try:
-    check_selector(Middle(careful=False), laws=["neighbours"], examples=30)
+    check_selector(Middle(careful=False), laws=["neighbours"], examples=100)
 except LawBroken as broken:
     print(f"careless: law {broken.law!r} is broken: {broken.says}")
 verdict = check_selector(Middle(), examples=5)

@@ -15,7 +15,9 @@ from tests.evaluate.test_study_figures import ROWS
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    report = make_report(ROWS, [], study={"config": {}}, provenance={}, methods=[], seed=0)
+    study = {"model": "m", "dtype": "float32", "windows": {}, "config": {"window": 8, "first": 4, "task_tokens": 8}}
+    machine = {"machine": {"cpu": "c", "cores": 1}}
+    report = make_report(ROWS, [], study=study, provenance=machine, methods=[], seed=0)
     write_report(tmp_path, report)
     return tmp_path
 

@@ -201,7 +201,7 @@ def test_a_grid_loads_no_torch_and_draws_nothing_unasked() -> None:
 
 
 def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
-    grid = ("--grid", "batch=1,2,4096", "selector=query,forecast", "--between", "ctas=2,16", "--json")
+    grid = ("--grid", "batch=1,2,4096", "selector=query,forecast", "--between", "ctas=2,8", "--json")
     command = [sys.executable, "-m", "sparda_core.cli.main", "whatif", *SMALL, *grid]
     answers = [
         subprocess.run(

@@ -239,7 +239,9 @@ def test_work_loads_neither_torch_nor_numba() -> None:
 
 
 def test_every_operator_has_a_reference_beside_its_kernel_and_its_work() -> None:
-    folders = [folder for folder in KERNELS.iterdir() if folder.is_dir() and folder.name != "__pycache__"]
+    # What only keeps a device busy while others are measured is no operator.
+    others = ("__pycache__", "corunners")
+    folders = [folder for folder in KERNELS.iterdir() if folder.is_dir() and folder.name not in others]
     assert len(folders) >= 12
     for folder in folders:
         names = {path.name for path in folder.glob("*.py")}

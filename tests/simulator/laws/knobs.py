@@ -17,7 +17,7 @@ OFFLOADED: Turns = {"batch": 4, "context": 32768}
 COMPUTE: Turns = {"batch": 256, "context": 4096, "runtime": "resident", "selector": "query"}
 PREFILL: Turns = {"phase": "prefill", "batch": 1, "context": 32768}
 LOCAL: Turns = {**OFFLOADED, "locality": "infllm-v2", "steps": 4}
-DEEP: Turns = {**LOCAL, "slot_factor": 2.0, "policy": "lru"}
+DEEP: Turns = {**LOCAL, "runtime": "offload-sync", "slot_factor": 2.0, "policy": "lru"}
 
 #: By knob: the other knobs of a scene, and a value that differs there from the knob's default.
 SCENES: dict[str, tuple[Turns, Any]] = {
@@ -29,8 +29,9 @@ SCENES: dict[str, tuple[Turns, Any]] = {
     "prefill": (PREFILL, "selector"),
     "churn": ({}, 0.3),
     "locality": (OFFLOADED, "infllm-v2"),
+    "recording": (OFFLOADED, "smollm2/forecast-16"),
     "steps": (LOCAL, 7),
-    "seed": ({**LOCAL, "runtime": "offload-sync"}, 1),
+    "seed": (DEEP, 1),
     "value_bytes": ({}, 4),
     "profile": ({}, "h100-sxm"),
     "gpus": ({"engine": "cpu-gather", "churn": 0.5}, 8),
