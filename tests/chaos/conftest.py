@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import signal
 import tempfile
 import threading
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
+#: Guards that undo guards that were cut.
+_KEPT: list[Any] = []
 #: Longest that a test may take. Far more than the slowest needs on a busy machine: what hits it, hangs.
 BOUND_S = 120.0
 
@@ -32,6 +36,18 @@ def _ends_within_its_bound() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def _torch_goes_on_as_before() -> Iterator[None]:
+    """A real signal can come in the midst of a guard of torch's, which then never ends: here it ends with the test."""
+    yield
+    gc.collect()
+    if torch.is_inference_mode_enabled():
+        guard = torch._C._InferenceMode(False)
+        guard.__enter__()  # type: ignore[no-untyped-call]
+        _KEPT.append(guard)  # it would end with its last reference
+    torch.set_grad_enabled(True)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from sparda_core.evaluate.study.run import run_study
 from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.whatif.study import run_grid
-from tests.chaos.cuts import NIGHTLY, Cut, alarm_after, chosen, cut_at, moments
+from tests.chaos.cuts import NIGHTLY, chosen, cut_at, moments
 from tests.chaos.full_disk import open_files
 from tests.distill.toy import toy_config, toy_model, toy_stream
 from tests.evaluate.test_study_run import rows_of, study, timeless
@@ -73,18 +72,17 @@ def test_a_what_if_study_ends_with_the_same_rows_wherever_it_was_cut(tmp_path: P
 
 
 def test_a_judging_ends_with_the_same_rows_wherever_it_was_cut(tmp_path: Path) -> None:
-    whole, _ = run_study(study(), rows_of(tmp_path / "whole", study()))
-    draw = random.Random(3)  # noqa: S311  a test's
-    cuts = 0
-    folder = tmp_path / "part"
-    for _ in range(50 if NIGHTLY else 6):
-        try:
-            with alarm_after(draw.uniform(0.01, 0.3)):
-                run_study(study(), rows_of(folder, study()))
-        except Cut:
-            cuts += 1
+    def run(folder: Path) -> Any:
+        return run_study(study(), rows_of(folder, study()))
+
+    whole, _ = run(tmp_path / "whole")
+    folder, cuts = tmp_path / "part", 0
+    found = moments(functools.partial(run, tmp_path / "counted"))
+    # Each run goes on from what the ones before have kept, so that late moments are of other work every time.
+    for moment in chosen(found, MOST, seed=3):
+        cuts += cut_short(functools.partial(run, folder), moment)
         assert not list(folder.rglob("*.part"))
-    assert cuts, "no signal came in time: the test shows nothing"
+    assert cuts, "all cuts came too late: the test shows nothing"
     rows, _ = run_study(study(), rows_of(folder, study()))
     assert timeless(rows) == timeless(whole)
 
