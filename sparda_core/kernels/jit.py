@@ -4,6 +4,9 @@ Kernels release the GIL and are cached on disk, so that only the first run on a 
 Arithmetic may be reassociated and fused (that is what lets a dot product use SIMD), but NaN and
 infinity keep their meaning: scores use -inf, and poisoned memory must stay recognisable.
 
+A kernel that is called from Python writes into arrays that it is given and returns a number or nothing: to hand out
+an array of its own, numba runs Python code, and a signal that comes in there is told as a SystemError.
+
 The cache of a kernel is renewed when its own file changes, not when a kernel that it calls from another
 file does: after an edit to such a one (`pool.cpu.raise_blocks`), delete the callers' __pycache__.
 """

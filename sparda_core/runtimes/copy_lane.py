@@ -6,11 +6,16 @@ torch operation there slows the computing thread for as long as the worker lives
 An emulated link costs the thread nothing: it copies at once and writes down when the link would have
 brought the last byte; whoever waits sleeps until then. A thread that slept through its own schedule
 would wake up late for every job, and take a core from the compute lane each time.
+
+A signal's handler may raise at any call of the computing thread. So it takes no lock that it would have to give back:
+it puts jobs into a queue of C's and waits at latches; whatever it has lost sight of, `drain` still waits for.
 """
 
 from __future__ import annotations
 
+import _thread
 import functools
+import os
 import queue
 import threading
 import time
@@ -26,14 +31,13 @@ import numpy.typing as npt
 from sparda_core.errors import ConfigError, LaneError
 from sparda_core.kernels.checks import require_ids
 from sparda_core.kernels.gather.cpu import gather_blocks
+from sparda_core.latch import Latch
 from sparda_core.runtimes.link import LinkSchedule
 
 _NS = 1_000_000_000
 #: A piece is the most that moves between two looks at the clock: its copy takes tens of microseconds,
 #: the bookkeeping after it a few.
 _PIECE_BYTES = 512 * 1024
-#: Longest time before a waiting thread looks whether the lane still lives.
-_NAP_S = 0.02
 
 
 class Job(Protocol):
@@ -101,14 +105,14 @@ class CopyTicket:
     error     what stopped it, if anything did
     """
 
-    def __init__(self, job: Job, worker: _Worker, thread: threading.Thread) -> None:
+    def __init__(self, job: Job, worker: _Worker) -> None:
         self.units, self.submitted_ns = job.units, worker.clock_ns()
         self.start_ns = self.end_ns = 0
         self.error: BaseException | None = None
         self.copied = 0  # set by the lane; on an emulated link, copied before it has arrived
         self._unit_bytes = job.unit_bytes  # not the job: a ticket must not keep a tier alive
-        self._ended = threading.Event()
-        self._worker, self._thread = worker, thread
+        self._ended = Latch()
+        self._worker = worker
 
     @property
     def moved(self) -> int:
@@ -121,7 +125,7 @@ class CopyTicket:
 
     def done(self) -> bool:
         """Whether every unit has arrived, or none will any more."""
-        return self._ended.is_set() and (self.error is not None or self._worker.clock_ns() >= self.end_ns)
+        return self._ended.is_open and (self.error is not None or self._worker.clock_ns() >= self.end_ns)
 
     def wait(self) -> None:
         """Block until every unit has arrived; raises LaneError, from its cause, where that will not happen."""
@@ -133,17 +137,18 @@ class CopyTicket:
 
     def settle(self) -> None:
         """Block until nothing is being written any more, whether all of it arrived or not."""
-        while not self._ended.wait(_NAP_S):
-            if not self._thread.is_alive():
+        while not self._ended.nap():
+            if not self._worker.alive:
                 # The thread may have ended this ticket between the two looks.
-                if not self._ended.is_set():
+                if not self._ended.is_open:
                     self.end(LaneError("the copy lane's thread has died"), now_ns=self.start_ns)
                 return
 
     def end(self, error: BaseException | None, *, now_ns: int) -> None:
-        """Called by the lane, once: nothing is written after this."""
-        self.error, self.end_ns = error, now_ns
-        self._ended.set()
+        """Called by the lane: nothing is written after this. A ticket that has ended stays as it ended."""
+        if not self._ended.is_open:
+            self.error, self.end_ns = error, now_ns
+            self._ended.open()
 
 
 class CopyLane:
@@ -160,32 +165,38 @@ class CopyLane:
         sleep_s: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self._make = functools.partial(_Worker, LinkSchedule(link_bytes_per_s), clock_ns, sleep_s)
-        self._last: CopyTicket | None = None
         self.submitted = 0  # units of all jobs so far
         self._begin()
 
     def _begin(self) -> None:
-        self._worker = self._make()
+        worker = self._make()
         # The thread knows the worker but not the lane, so that a lane nobody closed is collected and its thread ends.
-        weakref.finalize(self, self._worker.stop)
-        self._thread = threading.Thread(target=self._worker.serve, name="sparda-copy-lane", daemon=True)
-        self._thread.start()
+        weakref.finalize(self, worker.stop)
+        try:
+            worker.start()
+            self._worker, self._thread = worker, worker.thread
+        except BaseException:
+            worker.stop()
+            raise
 
     def mend(self) -> None:
         """Give a lane whose thread has died another one. For whoever has told of the death, and undone what it cut."""
-        if not self._worker.stopping and not self._thread.is_alive():
+        if not self._worker.stopping and not self._worker.alive:
             self._begin()
 
     def submit(self, job: Job) -> CopyTicket:
-        """Queue a job; a job without units is done at once. Raises LaneError on a lane that is closed or broken."""
+        """Queue a job; a job without units is done at once. Raises LaneError on a lane that is closed or broken.
+
+        Where a signal interrupts it, the job was queued and counted, or neither; `drain` waits for it.
+        """
         if self._worker.stopping:
             raise LaneError("copy lane is closed; open a new session")
-        if not self._thread.is_alive():
+        if not self._worker.alive:
             raise LaneError("copy lane is broken: its thread has died") from self._worker.broken
-        ticket = CopyTicket(job, self._worker, self._thread)
-        self.submitted += ticket.units
+        ticket = CopyTicket(job, self._worker)
         if ticket.units:
-            self._last = ticket
+            # No call in between.
+            self.submitted += ticket.units
             self._worker.jobs.put((ticket, job))
         else:
             ticket.start_ns = ticket.submitted_ns
@@ -193,14 +204,16 @@ class CopyLane:
         return ticket
 
     def drain(self) -> None:
-        """Block until nothing submitted is being written any more."""
-        if self._last is not None:
-            self._last.settle()
+        """Block until nothing submitted is being written any more, whoever holds its ticket."""
+        fence = CopyTicket(_Fence(), self._worker)
+        self._worker.jobs.put((fence, None))
+        fence.settle()
 
     def close(self) -> None:
-        """Stop and join the thread; jobs not finished end with a LaneError. Closing twice is allowed."""
+        """Stop the thread and wait for its end; jobs not finished end with a LaneError. Closing twice is allowed."""
         self._worker.stop()
-        self._thread.join()
+        while self._worker.alive:
+            self._worker.ended.nap()
 
     def __enter__(self) -> Self:
         return self
@@ -215,14 +228,50 @@ class _Stopped(Exception):  # noqa: N818 - a signal, not a failure
     """The lane was closed under a job."""
 
 
+class _Fence:
+    """No job: its ticket ends once the jobs before it have."""
+
+    units, unit_bytes = 0, 0
+
+    def run(self, start: int, stop: int) -> None:
+        """Nothing to move."""
+
+
 class _Worker:
     """What the thread runs, and all that it shares with the lane."""
 
     def __init__(self, link: LinkSchedule, clock_ns: Callable[[], int], sleep_s: Callable[[float], None]) -> None:
         self.link, self.clock_ns, self.sleep_s = link, clock_ns, sleep_s
-        self.jobs: queue.SimpleQueue[tuple[CopyTicket, Job] | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[tuple[CopyTicket, Job | None] | None] = queue.SimpleQueue()
         self.stopping = False
         self.broken: BaseException | None = None
+        self.began, self.ended = Latch(), Latch()
+        self.thread = threading.Thread(target=self.serve, name="sparda-copy-lane", daemon=True)
+        self._process = os.getpid()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still takes jobs; a copy of the process (os.fork) has no such thread."""
+        # Not Thread.is_alive: a signal inside of it can make a living thread count as ended.
+        return not self.ended.is_open and os.getpid() == self._process
+
+    def start(self) -> None:
+        """Start the thread and wait until it runs; raises LaneError where there can be none."""
+        # Thread.start holds locks in Python code, and signals come to the main thread alone: another one calls it.
+        _thread.start_new_thread(self._launch, ())
+        while not self.began.nap():
+            pass
+        if self.ended.is_open:
+            raise LaneError(f"copy lane has no thread: {self.broken}") from self.broken
+
+    def _launch(self) -> None:
+        try:
+            self.thread.start()
+        except BaseException as wrong:  # noqa: BLE001 - raised by `start`
+            self.broken = wrong
+            self._abandon()
+            self.ended.open()
+            self.began.open()
 
     def stop(self) -> None:
         """Make the thread end soon."""
@@ -231,6 +280,7 @@ class _Worker:
 
     def serve(self) -> None:
         """Run jobs until the lane is closed; end every ticket, whatever happens."""
+        self.began.open()
         running: CopyTicket | None = None
         try:
             while (item := self.jobs.get()) is not None:
@@ -240,11 +290,15 @@ class _Worker:
         except BaseException as wrong:  # noqa: BLE001 - kept, and raised where somebody waits
             # Not an error of a job (those end with their ticket): the thread itself was told to die.
             self.broken = wrong
-            if running is not None and not running.done():
+            if running is not None:
                 running.end(wrong, now_ns=self.clock_ns())
         self._abandon()
+        self.ended.open()
 
-    def _carry(self, ticket: CopyTicket, job: Job) -> None:
+    def _carry(self, ticket: CopyTicket, job: Job | None) -> None:
+        if job is None:
+            ticket.end(None, now_ns=ticket.submitted_ns)
+            return
         try:
             self._move(ticket, job)
         except Exception as wrong:  # noqa: BLE001 - raised by the ticket's wait

@@ -12,10 +12,9 @@ from sparda_core.kernels.jit import kernel
 IntArray = npt.NDArray[np.int64]
 
 
-@kernel
 def find_blocks(
     table: IntArray, places: IntArray, positions: IntArray, reserved: IntArray, block: int
-) -> tuple[IntArray, bool]:  # pragma: no cover - compiled
+) -> tuple[IntArray, bool]:
     """Where the block of each position lies, and whether every position was below `reserved`.
 
     table      int64 [R, Hk, blocks], one layer's
@@ -24,23 +23,28 @@ def find_blocks(
     reserved   int64 [R], tokens
     returns    int64 [B, Hk, T], bool
     """
-    batch, width = positions.shape
-    heads = table.shape[1]
-    found = np.full((batch, heads, width), -1, np.int64)
+    found = np.full((positions.shape[0], table.shape[1], positions.shape[1]), -1, np.int64)
+    return found, _find_blocks(table, places, positions, reserved, block, found)
+
+
+@kernel
+def _find_blocks(
+    table: IntArray, places: IntArray, positions: IntArray, reserved: IntArray, block: int, found: IntArray
+) -> bool:  # pragma: no cover - compiled
+    batch, heads, width = found.shape
     for b in range(batch):
         place = places[b]
         for t in range(width):
             position = positions[b, t]
             if position >= reserved[place]:
-                return found, False
+                return False
             if position >= 0:
                 for h in range(heads):
                     found[b, h, t] = table[place, h, position // block]
-    return found, True
+    return True
 
 
-@kernel
-def find_slots(held: IntArray, places: IntArray, blocks: IntArray) -> IntArray:  # pragma: no cover - compiled
+def find_slots(held: IntArray, places: IntArray, blocks: IntArray) -> IntArray:
     """Slot that holds each logical block, as an index over all rows, heads and slots; -1 where none does.
 
     held     int64 [R, Hk, slots], logical block in each slot, -1 = empty
@@ -48,9 +52,17 @@ def find_slots(held: IntArray, places: IntArray, blocks: IntArray) -> IntArray: 
     blocks   int64 [B, T]; a negative one gives -1
     returns  int64 [B, Hk, T]
     """
-    batch, width = blocks.shape
-    _, heads, slots = held.shape
-    found = np.full((batch, heads, width), -1, np.int64)
+    found = np.full((blocks.shape[0], held.shape[1], blocks.shape[1]), -1, np.int64)
+    _find_slots(held, places, blocks, found)
+    return found
+
+
+@kernel
+def _find_slots(
+    held: IntArray, places: IntArray, blocks: IntArray, found: IntArray
+) -> None:  # pragma: no cover - compiled
+    batch, heads, width = found.shape
+    slots = held.shape[2]
     for b in range(batch):
         for h in range(heads):
             first = (places[b] * heads + h) * slots
@@ -61,7 +73,6 @@ def find_slots(held: IntArray, places: IntArray, blocks: IntArray) -> IntArray: 
                     if held[places[b], h, s] == blocks[b, t]:
                         found[b, h, t] = first + s
                         break
-    return found
 
 
 def as_int64(values: Any) -> IntArray:

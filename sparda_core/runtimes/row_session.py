@@ -21,7 +21,8 @@ class RowSession(Session):
 
     def __init__(self) -> None:
         self._lengths: dict[int, int] = {}
-        self._next_row, self._closed, self._working = 0, False, False
+        self._next_row, self._working = 0, False
+        self._closed = self._released = False  # released: closed, and to its end
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -55,13 +56,15 @@ class RowSession(Session):
         return self._used_bytes()
 
     def close(self) -> None:
-        """Wait for what runs and give memory back; closing twice is allowed."""
-        if self._closed:
+        """Wait for what runs and give memory back; closing twice is allowed, and ends what an interrupt cut short."""
+        if self._released:
             return
-        self._check_idle()
+        if not self._closed:
+            self._check_idle()
         self._closed = True
         self._lengths.clear()
         self._release()
+        self._released = True
 
     @abc.abstractmethod
     def _used_bytes(self) -> dict[str, int]:
@@ -69,7 +72,7 @@ class RowSession(Session):
 
     @abc.abstractmethod
     def _release(self) -> None:
-        """Stop lanes and let memory go; called once, with no row left."""
+        """Stop lanes and let memory go; called with no row left, and again where it was interrupted."""
 
     def _check_open(self) -> None:
         if self._closed:

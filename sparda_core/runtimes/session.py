@@ -5,15 +5,15 @@ The fast tier is a bounded pool, the slow tier the host store, and the copy lane
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
+from sparda_core.kernels.inference import in_inference
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase, StepPlan
 from sparda_core.runtime import Runtime, StepResult
@@ -27,8 +27,11 @@ from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions, compute_threads, cores
 from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
 from sparda_core.runtimes.tiers import Tiers
+from sparda_core.runtimes.to_the_end import to_the_end
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
+
+_Made = TypeVar("_Made")
 
 
 class CpuSession(RowSession):
@@ -57,6 +60,7 @@ class CpuSession(RowSession):
         self._timeline = options.timeline
         self._queries = PromptQueries(options.keep_queries)
         self._tick = 0
+        self._unfinished: Mapping[int, int] | None = None  # rows that work has reached, and their lengths before it
         self._threads = ComputeThreads(options.threads or compute_threads())
         self._prefill_threads = ComputeThreads(options.threads or cores())
         self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None
@@ -119,7 +123,7 @@ class CpuSession(RowSession):
         """Give a row's memory back."""
         self._check_idle()
         self._check_row(row)
-        _to_the_end(self._forget, row)
+        to_the_end(self._forget, row)
 
     def _forget(self, row: int) -> None:
         """Give back what is kept of a row, wherever something is."""
@@ -147,7 +151,7 @@ class CpuSession(RowSession):
         """Forget everything after the first `tokens` tokens."""
         self._check_idle()
         self._check_cut(row, tokens)
-        _to_the_end(self._cut, row, tokens)
+        to_the_end(self._cut, row, tokens)
 
     def _commit(self, tokens: Mapping[int, int]) -> None:
         """Say that these rows now hold so many tokens, all of them written."""
@@ -183,19 +187,23 @@ class CpuSession(RowSession):
         self._check_chunk(chunk)
         ids = self._check_tokens(tokens)
         executor = self._prefill_executor(mode)
-        start, logits = self._lengths[row], torch.empty(0)
-        with self._undo({row: start}), torch.inference_mode(), self._prefill_threads:
-            self._tiers.reserve([(row, start + len(tokens))])
+        start, stop = self._lengths[row], self._lengths[row] + len(tokens)
+
+        def read() -> torch.Tensor:
+            logits = torch.empty(0)
+            self._tiers.reserve([(row, stop)])
             for offset in range(0, len(tokens), chunk):
                 state = self._chunk(row, ids[offset : offset + chunk], start + offset)
                 executor.run(state)
                 logits = state.last_logits
                 if progress is not None:
                     progress(min(offset + chunk, len(tokens)))
-            self._tiers.refresh(row, start + len(tokens), stale_from=start)
+            self._tiers.refresh(row, stop, stale_from=start)
             self._prefill.release()
-            self._commit({row: start + len(tokens)})
+            self._commit({row: stop})
             return logits[0]
+
+        return self._as_a_whole({row: start}, self._prefill_threads, read)
 
     def _prefill_executor(self, mode: str) -> Executor[ChunkState]:
         if mode not in self._prefills:
@@ -214,13 +222,16 @@ class CpuSession(RowSession):
     def decode(self, tokens: Mapping[int, int]) -> StepResult:
         """One step for the rows named; the others sit it out."""
         before, ids = self._stepping(tokens)
-        with self._undo(before), torch.inference_mode(), self._threads:
+
+        def step() -> StepResult:
             self._tiers.reserve([(row, length + 1) for row, length in before.items()])
             state = self._step(before, ids)
             timeline = self._executor.run(state, record=self._timeline)
             result = StepResult(logits=self._in_batch(state), facts=self._facts(state), timeline=timeline)
             self._commit({row: length + 1 for row, length in before.items()})
             return result
+
+        return self._as_a_whole(before, self._threads, step)
 
     def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:
         lengths = np.fromiter(before.values(), np.int64)
@@ -268,8 +279,7 @@ class CpuSession(RowSession):
         row = self._next_row
         try:
             self._tiers.add(row)
-            with torch.inference_mode():
-                adopt_row(self._model.query_of, self._tiers, self._bound, row, snapshot)
+            in_inference(lambda: adopt_row(self._model.query_of, self._tiers, self._bound, row, snapshot))
             self._tiers.commit(row, snapshot.tokens)
         except BaseException:
             self._forget(row)
@@ -285,33 +295,35 @@ class CpuSession(RowSession):
             self._lane.close()
         self._tiers = None  # type: ignore[assignment]
 
-    @contextlib.contextmanager
-    def _undo(self, before: Mapping[int, int]) -> Iterator[None]:
-        """Whatever interrupts the work, the rows are as they were."""
+    def _as_a_whole(self, before: Mapping[int, int], threads: ComputeThreads, work: Callable[[], _Made]) -> _Made:
+        """What `work` returns. Whatever interrupts it, the rows are as they were: now, or at the next call."""
+        # No `with`: its end is a call, and a signal that comes in there would skip it.
         try:
-            self._working = True
-            yield
+            self._unfinished, self._working = before, True
+            made = in_inference(lambda: threads.run(work))
+            self._unfinished = None
+            return made
         except BaseException:
-            if self._lane is not None:
-                self._lane.mend()
-            for row, tokens in before.items():
-                self._cut(row, tokens)
-                self._tiers.refresh(row, tokens, stale_from=0)
+            self._undo()
             raise
         finally:
             self._working = False
 
+    def _undo(self) -> None:
+        """Put the rows of unfinished work back to where they were; may be done again, where it was interrupted."""
+        before = self._unfinished or {}
+        if self._lane is not None:
+            self._lane.drain()
+            self._lane.mend()
+        for row, tokens in before.items():
+            self._cut(row, tokens)
+            self._tiers.refresh(row, tokens, stale_from=0)
+        self._unfinished = None
 
-def _to_the_end(work: Callable[..., None], *given: Any) -> None:
-    """Does `work`, which may be done twice; where it is interrupted, once more before the error goes on.
-
-    For what gives memory back: half of it done would help nobody.
-    """
-    try:
-        work(*given)
-    except BaseException:
-        work(*given)
-        raise
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._unfinished is not None and not self._working:
+            self._undo()
 
 
 def _numpy_dtype(dtype: torch.dtype) -> Any:

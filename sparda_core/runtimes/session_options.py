@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numba
@@ -13,6 +13,9 @@ import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.runtimes.keywords import from_keywords
+from sparda_core.runtimes.to_the_end import to_the_end
+
+_Made = TypeVar("_Made")
 
 
 def cores() -> int:
@@ -73,17 +76,22 @@ class SessionOptions:
 
 
 class ComputeThreads:
-    """Threads of torch and numba while a step runs; what was set before is put back."""
+    """Threads of torch and numba while a piece of work runs; what was set before is put back."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._before = (self._threads, self._threads)
+        self._threads = (threads, min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
 
-    def __enter__(self) -> None:
-        self._before = (torch.get_num_threads(), numba.get_num_threads())
-        torch.set_num_threads(self._threads)
-        numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    def run(self, work: Callable[[], _Made]) -> _Made:
+        """What `work` returns, made with these threads."""
+        before = (torch.get_num_threads(), numba.get_num_threads())
+        # No `with`: a signal that comes in where it enters or leaves would skip the other end.
+        try:
+            _set_threads(*self._threads)
+            return work()
+        finally:
+            to_the_end(_set_threads, *before)
 
-    def __exit__(self, *failure: object) -> None:
-        torch.set_num_threads(self._before[0])
-        numba.set_num_threads(self._before[1])
+
+def _set_threads(of_torch: int, of_numba: int) -> None:
+    torch.set_num_threads(of_torch)
+    numba.set_num_threads(of_numba)

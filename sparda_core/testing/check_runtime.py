@@ -60,16 +60,11 @@ def check_runtime(
     """
     declared = _declared(runtime)
     judged = _Judged(declared, selector, dict(session_options or {}), device)
-    with ComputeThreads(1):
-        if story is not None:
-            failed = judged.played(story)
-        else:
-            found = run_machine(
-                judged.open_stage, budgets=judged.budgets, examples=examples, steps=steps
-            )
-            failed = None if found is None else judged.shortest(*found)
-        if failed is not None:
-            raise judged.broken(*failed, runtime) from failed[1]
+    failed = ComputeThreads(1).run(
+        lambda: judged.drawn(examples, steps) if story is None else judged.played(story)
+    )  # fmt: skip
+    if failed is not None:
+        raise judged.broken(*failed, runtime) from failed[1]
     waived = {} if judged.looked_into else dict.fromkeys(_LOOKS_INSIDE, "its session is no CpuSession to look into")
     held = tuple(law for law in RUNTIME_LAWS if law not in waived)
     return Verdict(held=held, waived=waived, trials=judged.opened)
@@ -196,6 +191,11 @@ class _Judged:
         finally:
             stage.close()
         return None
+
+    def drawn(self, examples: int | None, steps: int | None) -> tuple[Stage, BaseException] | None:
+        """As `played`, of stories that hypothesis draws: the shortest failure found."""
+        found = run_machine(self.open_stage, budgets=self.budgets, examples=examples, steps=steps)
+        return None if found is None else self.shortest(*found)
 
     def shortest(self, stage: Stage, wrong: BaseException) -> tuple[Stage, BaseException]:
         """The same failure, told by a shorter story."""

@@ -51,13 +51,8 @@ def check_selector(
     if device is not None:
         require_runnable(device)
     run = _Run(selector, chosen, reference, device)
-    with ComputeThreads(1):  # scenes are small: handing their work to a second thread takes longer than doing it
-        if scene is not None:
-            run.only(scene)
-        else:
-            wrong = first_failure(run.try_scene, scenes(), examples=examples)
-            if wrong is not None:
-                raise run.broken() from wrong
+    # Scenes are small: handing their work to a second thread takes longer than doing it.
+    ComputeThreads(1).run(lambda: run.drawn(examples) if scene is None else run.only(scene))
     return run.verdict(given_exempt)
 
 
@@ -82,6 +77,11 @@ class _Run:
         try:
             self.judge(trial)
         except Exception as wrong:
+            raise self.broken() from wrong
+
+    def drawn(self, examples: int | None) -> None:
+        wrong = first_failure(self.try_scene, scenes(), examples=examples)
+        if wrong is not None:
             raise self.broken() from wrong
 
     def try_scene(self, scene: Scene, reject: Callable[[], Any]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -244,14 +245,34 @@ def test_a_thread_that_is_killed_ends_every_ticket_with_an_error() -> None:
     lane.close()
 
 
-def test_nobody_waits_for_ever_on_a_thread_that_vanished(lane: CopyLane) -> None:
-    gone = threading.Thread(target=lambda: None)
-    gone.start()
-    gone.join()
-    ticket = CopyTicket(Step(nothing), lane._worker, gone)
-    ticket.settle()
-    with pytest.raises(LaneError, match="thread has died"):
-        ticket.wait()
+def test_nobody_waits_for_ever_in_a_copy_of_the_process_which_has_no_thread_of_the_lane(
+    lane: CopyLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = CopyTicket(Step(nothing), lane._worker)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)  # as after os.fork, for whoever asks
+        ticket.settle()
+        with pytest.raises(LaneError, match="thread has died"):
+            ticket.wait()
+        with pytest.raises(LaneError, match="broken"):
+            lane.submit(Step(nothing))
+
+
+def test_a_lane_that_gets_no_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    with pytest.raises(LaneError, match="no thread: can't start"):
+        CopyLane()
+
+
+def test_draining_waits_for_a_job_whose_ticket_was_lost(lane: CopyLane) -> None:
+    go, seen = threading.Event(), list[int]()
+    lane.submit(Step(lambda start, _: (go.wait(), seen.append(start)), units=2))
+    threading.Timer(0.05, go.set).start()
+    lane.drain()
+    assert seen == [0, 1]
 
 
 def test_closing_in_the_middle_stops_at_the_next_piece_and_ends_what_is_queued() -> None:

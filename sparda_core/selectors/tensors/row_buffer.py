@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from sparda_core.kernels.inference import in_inference
+
 
 class RowBuffer:
     """[R, Hk, capacity, width] that doubles where it must; a row keeps its place in R until it is dropped.
@@ -29,8 +31,7 @@ class RowBuffer:
         start = self.length(row)
         stop = start + values.shape[1]
         place = self._ensure(row, stop)
-        with torch.inference_mode():
-            self._values[place, :, start:stop] = values
+        self._write(place, start, values)
         self._length[row] = stop
 
     def copy(self, source: int, target: int) -> None:
@@ -38,8 +39,7 @@ class RowBuffer:
         if source in self._place:
             length = self.length(source)
             place = self._ensure(target, length)
-            with torch.inference_mode():
-                self._values[place, :, :length] = self._values[self._place[source], :, :length]
+            self._write(place, 0, self._values[self._place[source], :, :length])
             self._length[target] = length
 
     def crop(self, row: int, tokens: int) -> None:
@@ -84,7 +84,15 @@ class RowBuffer:
             return
         want_rows = have_rows if rows <= have_rows else max(rows, 2 * have_rows)
         want_tokens = have_tokens if tokens <= have_tokens else max(tokens, 2 * have_tokens)
-        with torch.inference_mode():
-            grown = self._values.new_empty((want_rows, kv_heads, want_tokens, width))
-            grown[:have_rows, :, :have_tokens] = self._values
-        self._values = grown
+        old = self._values
+
+        def grown() -> torch.Tensor:
+            made = old.new_empty((want_rows, kv_heads, want_tokens, width))
+            made[:have_rows, :, :have_tokens] = old
+            return made
+
+        self._values = in_inference(grown)
+
+    def _write(self, place: int, start: int, values: torch.Tensor) -> None:
+        stop = start + values.shape[1]
+        in_inference(lambda: self._values[place, :, start:stop].copy_(values))
