@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from sparda_core.errors import ConfigError, RowError, SpardaError
 from sparda_core.runtime import Session
 from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.shapes import ModelShape
+
+_Made = TypeVar("_Made")
 
 
 class RowSession(Session):
@@ -23,6 +26,7 @@ class RowSession(Session):
         self._lengths: dict[int, int] = {}
         self._next_row, self._working = 0, False
         self._closed = self._released = False  # released: closed, and to its end
+        self._undoes: Callable[[], None] | None = None  # of work that has begun and was neither done nor undone
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -74,9 +78,37 @@ class RowSession(Session):
     def _release(self) -> None:
         """Stop lanes and let memory go; called with no row left, and again where it was interrupted."""
 
+    def _as_a_whole(self, work: Callable[[], _Made], undo: Callable[[], None]) -> _Made:
+        """What `work` returns. Whatever interrupts it, `undo` takes back what it did: now, or at the next call.
+
+        undo  may be done again, where it was interrupted
+        """
+        # No `with`: a signal that comes in as its end begins would skip it.
+        try:
+            self._undoes, self._working = undo, True
+            made = work()
+            self._undoes = None  # no call in between: work that returned is done
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self._working = False
+        return made
+
+    def _undo(self) -> None:
+        if self._undoes is not None:
+            self._undoes()
+            self._undoes = None
+
     def _check_open(self) -> None:
         if self._closed:
             raise SpardaError("session is closed; open a new one")
+        if self._undoes is not None and not self._working:  # undoing was interrupted, too
+            try:
+                self._working = True
+                self._undo()
+            finally:
+                self._working = False
 
     def _check_idle(self) -> None:
         """What changes rows must not be called by an observer, nor from another thread, while a step runs."""

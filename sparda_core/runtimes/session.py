@@ -5,6 +5,7 @@ The fast tier is a bounded pool, the slow tier the host store, and the copy lane
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -60,7 +61,6 @@ class CpuSession(RowSession):
         self._timeline = options.timeline
         self._queries = PromptQueries(options.keep_queries)
         self._tick = 0
-        self._unfinished: Mapping[int, int] | None = None  # rows that work has reached, and their lengths before it
         self._threads = ComputeThreads(options.threads or compute_threads())
         self._prefill_threads = ComputeThreads(options.threads or cores())
         self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None
@@ -203,7 +203,7 @@ class CpuSession(RowSession):
             self._commit({row: stop})
             return logits[0]
 
-        return self._as_a_whole({row: start}, self._prefill_threads, read)
+        return self._for_rows({row: start}, self._prefill_threads, read)
 
     def _prefill_executor(self, mode: str) -> Executor[ChunkState]:
         if mode not in self._prefills:
@@ -231,7 +231,7 @@ class CpuSession(RowSession):
             self._commit({row: length + 1 for row, length in before.items()})
             return result
 
-        return self._as_a_whole(before, self._threads, step)
+        return self._for_rows(before, self._threads, step)
 
     def _step(self, before: Mapping[int, int], ids: torch.Tensor) -> DecodeState:
         lengths = np.fromiter(before.values(), np.int64)
@@ -295,35 +295,19 @@ class CpuSession(RowSession):
             self._lane.close()
         self._tiers = None  # type: ignore[assignment]
 
-    def _as_a_whole(self, before: Mapping[int, int], threads: ComputeThreads, work: Callable[[], _Made]) -> _Made:
-        """What `work` returns. Whatever interrupts it, the rows are as they were: now, or at the next call."""
-        # No `with`: its end is a call, and a signal that comes in there would skip it.
-        try:
-            self._unfinished, self._working = before, True
-            made = in_inference(lambda: threads.run(work))
-            self._unfinished = None
-            return made
-        except BaseException:
-            self._undo()
-            raise
-        finally:
-            self._working = False
+    def _for_rows(self, before: Mapping[int, int], threads: ComputeThreads, work: Callable[[], _Made]) -> _Made:
+        """What `work` returns. Whatever interrupts it, the rows in `before` are as they were."""
+        return self._as_a_whole(
+            lambda: in_inference(lambda: threads.run(work)), functools.partial(self._put_back, before)
+        )  # fmt: skip
 
-    def _undo(self) -> None:
-        """Put the rows of unfinished work back to where they were; may be done again, where it was interrupted."""
-        before = self._unfinished or {}
+    def _put_back(self, before: Mapping[int, int]) -> None:
         if self._lane is not None:
             self._lane.drain()
             self._lane.mend()
         for row, tokens in before.items():
             self._cut(row, tokens)
             self._tiers.refresh(row, tokens, stale_from=0)
-        self._unfinished = None
-
-    def _check_open(self) -> None:
-        super()._check_open()
-        if self._unfinished is not None and not self._working:
-            self._undo()
 
 
 def _numpy_dtype(dtype: torch.dtype) -> Any:

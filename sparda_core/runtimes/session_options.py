@@ -13,7 +13,6 @@ import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.runtimes.keywords import from_keywords
-from sparda_core.runtimes.to_the_end import to_the_end
 
 _Made = TypeVar("_Made")
 
@@ -84,12 +83,16 @@ class ComputeThreads:
     def run(self, work: Callable[[], _Made]) -> _Made:
         """What `work` returns, made with these threads."""
         before = (torch.get_num_threads(), numba.get_num_threads())
-        # No `with`: a signal that comes in where it enters or leaves would skip the other end.
+        # Neither `with` nor a function of ours after `finally:`, since a signal that comes in as it begins skips it.
         try:
             _set_threads(*self._threads)
             return work()
         finally:
-            to_the_end(_set_threads, *before)
+            try:
+                _set_threads(*before)
+            except BaseException:
+                _set_threads(*before)
+                raise
 
 
 def _set_threads(of_torch: int, of_numba: int) -> None:

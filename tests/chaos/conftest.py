@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import signal
 import tempfile
 import threading
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-#: Guards that undo guards that were cut.
-_KEPT: list[Any] = []
 #: Longest that a test may take. Far more than the slowest needs on a busy machine: what hits it, hangs.
 BOUND_S = 120.0
 
@@ -39,15 +36,13 @@ def _ends_within_its_bound() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _torch_goes_on_as_before() -> Iterator[None]:
-    """A real signal can come in the midst of a guard of torch's, which then never ends: here it ends with the test."""
+def _leaves_the_modes_of_torch_as_they_were() -> Iterator[None]:
+    def modes() -> tuple[bool, bool]:
+        return torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    before = modes()
     yield
-    gc.collect()
-    if torch.is_inference_mode_enabled():
-        guard = torch._C._InferenceMode(False)
-        guard.__enter__()  # type: ignore[no-untyped-call]
-        _KEPT.append(guard)  # it would end with its last reference
-    torch.set_grad_enabled(True)
+    assert modes() == before, "a cut has left torch's inference mode, or its gradients, switched"
 
 
 @pytest.fixture(autouse=True)

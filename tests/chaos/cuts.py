@@ -1,4 +1,4 @@
-"""Interrupts: where a Ctrl-C can come in, counted, so that each moment can be tried; and real signals at random.
+"""Interrupts: where a Ctrl-C can come in, counted, so that each moment can be tried. Real signals: `signals.py`.
 
 The interpreter looks for signals where a function begins and where a call has returned. A profiler is told of just
 these, so an error raised there unwinds as a real Ctrl-C would.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,19 +76,3 @@ def chosen(places: list[Place], most: int, seed: int) -> list[int]:
         by_place.setdefault(place, []).append(moment)
     each = [draw.choice(found) for found in by_place.values()]
     return sorted(each if len(each) <= most else draw.sample(each, most))
-
-
-@contextlib.contextmanager
-def alarm_after(processor_s: float) -> Iterator[None]:
-    """A real signal, once the process has used so much processor time; its handler raises Cut."""
-
-    def ring(*_: Any) -> None:
-        raise Cut
-
-    before = signal.signal(signal.SIGPROF, ring)
-    signal.setitimer(signal.ITIMER_PROF, processor_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)

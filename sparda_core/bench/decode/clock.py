@@ -31,14 +31,8 @@ class Clock:
 
     def replays(self, graph: torch.cuda.CUDAGraph, count: int) -> list[float]:
         """Seconds of each of `count` replays in a row, the first one left out."""
-        with self.lanes.step():
-            graph.replay()
-
-        def again() -> None:
-            with self.lanes.step():
-                graph.replay()
-
-        return self._between(count, again)
+        self.lanes.step(graph.replay)
+        return self._between(count, lambda: self.lanes.step(graph.replay))
 
     def beside(self, graph: torch.cuda.CUDAGraph, other: torch.cuda.CUDAGraph, times: int) -> float:
         """Seconds of `graph` on the copies' lane while `other` is replayed `times` times on the compute lane."""

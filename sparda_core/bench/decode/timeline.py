@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from sparda_core.bench.decode.clock import Clock, median
 from sparda_core.bench.decode.kernel_spans import Ran, launches_of, step_s, timeline_of
 from sparda_core.errors import ConfigError, RecordingError
+from sparda_core.kernels.inference import in_inference
 from sparda_core.plan import Op
 from sparda_core.runtimes.gpu.engines import require_one_graph
 from sparda_core.runtimes.gpu.executor import Issue, pieces_of
@@ -77,9 +78,12 @@ def _marked_step(session: GpuSession) -> None:
     machinery = session.machinery
     table = {kind: _after_marker(run) for kind, run in machinery.table().items()}
     (piece,) = pieces_of(session.plan, table, machinery.lanes, host_lists=False)
-    with torch.inference_mode(), machinery.lanes.step():
+
+    def issue() -> None:
         piece.begin()
         piece.issue()
+
+    in_inference(lambda: machinery.lanes.step(issue))
 
 
 def _after_marker(run: Issue) -> Issue:

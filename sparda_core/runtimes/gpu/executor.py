@@ -58,7 +58,7 @@ class Piece:
             self.lanes.wait(Lane.H2D, _SO_FAR)
 
     def issue(self) -> None:
-        """Issue every operation once; to be used inside `lanes.step()`."""
+        """Issue every operation once; to be used by the work of `lanes.step`."""
         lanes = self.lanes
         for step in self.steps:
             for name in step.waits:

@@ -37,7 +37,7 @@ def bucket_of(rows: int, places: int) -> int:
 
 
 class Replays(abc.ABC):
-    """Runs steps of any key, inside `lanes.step()`. A step is issued, not awaited."""
+    """Runs steps of any key, as work of `lanes.step`. A step is issued, not awaited."""
 
     @abc.abstractmethod
     def run(self, key: StepKey) -> None:

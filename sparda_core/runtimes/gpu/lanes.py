@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import torch
 
 from sparda_core.plan import Lane
+
+_Made = TypeVar("_Made")
 
 
 class Lanes(abc.ABC):
     """Where operations are issued, and how a lane waits for an operation of another."""
 
     @abc.abstractmethod
-    def step(self) -> AbstractContextManager[object]:
-        """What is issued inside goes to the compute lane."""
+    def step(self, work: Callable[[], _Made]) -> _Made:
+        """What `work` returns; what it issues goes to the compute lane."""
 
     @abc.abstractmethod
     def on(self, lane: Lane) -> AbstractContextManager[object]:
-        """What is issued inside goes to `lane`; to be used inside `step`."""
+        """What is issued inside goes to `lane`; to be used by the work of a `step`."""
 
     @abc.abstractmethod
     def mark(self, lane: Lane, name: str) -> None:
@@ -42,9 +45,9 @@ class Lanes(abc.ABC):
 class SerialLanes(Lanes):
     """One thread, no device: an operation has ended when its function returns."""
 
-    def step(self) -> AbstractContextManager[object]:
+    def step(self, work: Callable[[], _Made]) -> _Made:
         """Nothing to switch to."""
-        return contextlib.nullcontext()
+        return work()
 
     def on(self, lane: Lane) -> AbstractContextManager[object]:
         """Nothing to switch to."""
@@ -81,20 +84,26 @@ class StreamLanes(Lanes):
         """The copies' stream."""
         return self._streams[Lane.H2D]
 
-    @contextlib.contextmanager
-    def _ordered(self) -> Iterator[None]:
+    def step(self, work: Callable[[], _Made]) -> _Made:
+        """On the compute stream, ordered with the stream of the caller on both sides."""
+        device, outside = torch.cuda.current_device(), torch.cuda.current_stream(self.compute.device)
         # What the caller issued to its own stream comes before, what it issues next comes after.
-        outside = torch.cuda.current_stream(self.compute.device)
         self.compute.wait_stream(outside)
+        # Not `with torch.cuda.stream`: a signal that comes in as its end begins would leave the caller on our stream.
         try:
-            with torch.cuda.stream(self.compute):
-                yield
+            torch.cuda.set_stream(self.compute)
+            return work()
         finally:
-            outside.wait_stream(self.compute)
+            try:
+                self._leave(device, outside)
+            except BaseException:
+                self._leave(device, outside)
+                raise
 
-    def step(self) -> AbstractContextManager[object]:
-        """The compute stream, ordered with the stream of the caller on both sides."""
-        return self._ordered()
+    def _leave(self, device: int, outside: torch.cuda.Stream) -> None:
+        outside.wait_stream(self.compute)
+        torch.cuda.set_stream(outside)
+        torch.cuda.set_device(device)
 
     def on(self, lane: Lane) -> AbstractContextManager[object]:
         """That lane's stream."""

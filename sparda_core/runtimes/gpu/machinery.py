@@ -38,7 +38,7 @@ from sparda_core.spans import Timeline
 
 
 class Machinery:
-    """Steps over places. Work is issued to the current stream, which must be that of `lanes.step()`."""
+    """Steps over places. Work is issued to the current stream, which must be that of `lanes.step`."""
 
     def __init__(
         self, decoder: Any, *, runtime: Runtime, selector: Selector, spec: BlockSpec, options: GpuOptions

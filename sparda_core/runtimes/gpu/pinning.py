@@ -6,6 +6,7 @@ address every block of the store from one pointer. How it is pinned is a choice 
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import math
 import resource
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 
 from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.latch import Latch
 from sparda_core.runtimes.gpu.cuda_driver import CudaDriver, Driver, PinningError
 from sparda_core.runtimes.gpu.mapping import HUGE_BYTES, Mapping
 from sparda_core.runtimes.gpu.options import PINNINGS
@@ -70,8 +72,9 @@ def pinned_empty(
     try:
         if method == "cuda-host-alloc":
             address = _alloc(using, size)
+            memory = _tensor(address, size, lambda: using.host_free(address))
             tell(size, size)
-            return _tensor(address, size, lambda: using.host_free(address))
+            return memory
         # Chunks begin on huge pages: a page must not be registered twice.
         step = math.lcm(unit, HUGE_BYTES)
         chunk = max(step, chunk_bytes // step * step)
@@ -92,7 +95,7 @@ def _tensor(address: int, size: int, free: Callable[[], None]) -> torch.Tensor:
 
 def _alloc(driver: Driver, size: int) -> int:
     """Allocate in a thread of its own, so that Ctrl-C does not wait for the call; whoever gives up gets nothing."""
-    lock, done, given_up = threading.Lock(), threading.Event(), False
+    lock, done, given_up = threading.Lock(), Latch(), False
     address, failure = 0, None
 
     def work() -> None:
@@ -107,11 +110,12 @@ def _alloc(driver: Driver, size: int) -> int:
         except BaseException as wrong:  # noqa: BLE001 - raised again where it is waited for
             failure = wrong
         finally:
-            done.set()
+            done.open()
 
-    threading.Thread(target=work, name="pin", daemon=True).start()
     try:
-        while not done.wait(0.2):
+        # Thread.start takes locks in Python code, where a signal leaves them held.
+        _thread.start_new_thread(work, ())
+        while not done.nap(0.2):
             pass
     except BaseException:
         with lock:

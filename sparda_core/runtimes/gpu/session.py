@@ -7,13 +7,14 @@ depends on what the device computes: a step is issued without reading anything b
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from sparda_core.errors import ConfigError
+from sparda_core.kernels.inference import in_inference
 from sparda_core.late import with_late
 from sparda_core.runtime import Runtime, StepResult
 from sparda_core.runtimes.adopt import check_snapshot
@@ -31,8 +32,11 @@ from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.planner import check_mode
 from sparda_core.runtimes.snapshot import RowSnapshot
+from sparda_core.runtimes.to_the_end import to_the_end
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, check_integer
+
+_Made = TypeVar("_Made")
 
 
 class GpuSession(LastStep):
@@ -71,12 +75,15 @@ class GpuSession(LastStep):
         self._check_idle()
         place = self._free_place()
         check_room({self._next_row: 0}, tokens, self._machinery.tokens)
-        with self._taking(place):
+
+        def taken() -> int:
             row = self._begin(place)
             self._machinery.reserve({place: tokens})
             self._machinery.commit({place: tokens})
             self._lengths[row] = tokens
             return row
+
+        return self._take(place, taken)
 
     def describe(self) -> dict[str, str]:
         """How steps run: engine, capture, copy kernel, memory."""
@@ -95,8 +102,7 @@ class GpuSession(LastStep):
         """A new, empty row at the end of the batch; raises CapacityError where every place is taken."""
         self._check_idle()
         place = self._free_place()
-        with self._taking(place):
-            return self._begin(place)
+        return self._take(place, lambda: self._begin(place))
 
     def _begin(self, place: int) -> int:
         """An empty row in a free place."""
@@ -114,7 +120,8 @@ class GpuSession(LastStep):
         self._check_idle()
         self._check_row(row)
         place = self._free_place()
-        with self._taking(place):
+
+        def copied() -> int:
             self._machinery.fork(self._place[row], place)
             copy = self._seat(place, self._lengths[row])
             self._half.forked(row, copy)
@@ -122,17 +129,14 @@ class GpuSession(LastStep):
                 self._drawn.add(copy)
             return copy
 
+        return self._take(place, copied)
+
     def retire(self, row: int) -> None:
         """Give a row's memory back. The row of the last place moves into the place that becomes free."""
         self._check_idle()
         self._check_row(row)
         place, last = self._place[row], len(self._place) - 1
-        with self._work():
-            try:
-                self._leave(row, place, last)
-            except BaseException:  # to its end, before the error goes on: half of it done would help nobody
-                self._leave(row, place, last)
-                raise
+        self._work(lambda: to_the_end(self._leave, row, place, last))
 
     def _leave(self, row: int, place: int, last: int) -> None:
         """Empty the place of a row, and bring the row of the last place there; may be done again."""
@@ -157,12 +161,15 @@ class GpuSession(LastStep):
         self._check_idle()
         self._check_cut(row, tokens)
         self._drawn.discard(row)
-        with self._work():
+
+        def cut() -> None:
             try:
                 self._cut(row, tokens)
             except BaseException:  # as in `retire`
                 self._cut(row, tokens, again=True)
                 raise
+
+        self._work(cut)
 
     def set_budget(self, budget: int) -> None:
         """Change the budget from the next step on. Memory is taken anew and every row read into it, with empty
@@ -186,7 +193,8 @@ class GpuSession(LastStep):
     def _reopen(self, spec: BlockSpec, rows: Sequence[tuple[int, RowSnapshot]]) -> None:
         machinery = self._machinery
         self._stepped = {}  # its results go with the memory that they lie in
-        with self._work():
+
+        def reopened() -> None:
             machinery.reopen(spec)
             self._half.spec = self.spec = spec
             for place, (row, snapshot) in enumerate(rows):
@@ -194,28 +202,20 @@ class GpuSession(LastStep):
                 machinery.load(place, snapshot)
                 machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
 
+        self._work(reopened)
+
     def set_sampling(self, row: int, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> None:
         """How `run` chooses this row's next tokens: 0 is greedy; the same seed gives the same tokens."""
         self._check_idle()
         self._check_row(row)
-        with self._work():
-            self._machinery.set_sampling(self._place[row], temperature, top_p, seed)
+        self._work(lambda: self._machinery.set_sampling(self._place[row], temperature, top_p, seed))
 
     def _free_place(self) -> int:
         return check_place(len(self._place), self._options.places)
 
-    @contextlib.contextmanager
-    def _taking(self, place: int) -> Iterator[None]:
-        """Work that fills a free place. Whatever interrupts it, the place is free again."""
-        with self._work():
-            try:
-                yield
-            except BaseException:
-                for row in [row for row, held in self._place.items() if held == place]:
-                    self._unlist(row)
-                    del self._place[row]
-                self._machinery.vacate(place)
-                raise
+    def _take(self, place: int, work: Callable[[], int]) -> int:
+        """The row that `work` puts into a free place. Whatever interrupts it, the place is free again."""
+        return self._work(work, taken=place)
 
     def _seat(self, place: int, tokens: int) -> int:
         row = self._next_row
@@ -249,8 +249,9 @@ class GpuSession(LastStep):
         start, machinery, place = self._lengths[row], self._machinery, self._place[row]
         stop = start + ids.numel()
         check_room({row: start}, ids.numel(), machinery.tokens)
-        logits = torch.empty(0)
-        with self._work({row: start}):
+
+        def read() -> torch.Tensor:
+            logits = torch.empty(0)
             machinery.reserve({place: stop})
             self._half.catch_up(row, start, lambda layer, first: machinery.tiers.read(place, layer, first, start)[0])
             observe, attend = self._half.observer(row), self._attention(row, mode)
@@ -270,6 +271,8 @@ class GpuSession(LastStep):
             self._drawn.add(row)
             return logits
 
+        return self._work(read, {row: start})
+
     def _attention(self, row: int, mode: str) -> Attention:
         if mode == "dense":
             return attend_dense
@@ -284,12 +287,15 @@ class GpuSession(LastStep):
         """One step for the rows named; the others sit it out. Reads logits and facts back."""
         before, ids = self._stepping(tokens)
         self._steps(list(before), 1, dict(zip(before, ids.tolist(), strict=True)))
-        # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
-        with self._work(before):
+
+        def told() -> StepResult:
             facts, timeline = self.last_facts(), self._machinery.timeline()
             if timeline is not None:
                 facts = with_late(facts, timeline, self.plan)
             return StepResult(logits=self.last_logits(), facts=facts, timeline=timeline)
+
+        # Most of a step's time passes here, so this is where Ctrl-C comes: nobody would learn that the step was made.
+        return self._work(told, before)
 
     def run(self, steps: int, tokens: Mapping[int, int] | None = None) -> None:
         """`steps` steps of every row, whose tokens are sampled on the device; nothing is read back or waited for.
@@ -309,8 +315,7 @@ class GpuSession(LastStep):
         drawn = torch.empty(steps, self._options.places, dtype=torch.int64, device=self._machinery.device)
         before = dict(self._lengths)
         self._run(steps, tokens, drawn)
-        with self._work(before):  # as in `decode`: Ctrl-C comes while the host waits here
-            by_place = drawn.T.tolist()
+        by_place = self._work(drawn.T.tolist, before)  # as in `decode`: Ctrl-C comes while the host waits here
         return {row: by_place[self._place[row]] for row in self.rows}
 
     def _run(self, steps: int, tokens: Mapping[int, int] | None, drawn: torch.Tensor | None) -> None:
@@ -333,7 +338,8 @@ class GpuSession(LastStep):
         check_room(before, steps, self._machinery.tokens)
         lengths = {self._place[row]: length for row, length in before.items()}
         given = {self._place[row]: token for row, token in tokens.items()}
-        with self._work(before):
+
+        def issue() -> None:
             self._machinery.reserve({place: length + steps for place, length in lengths.items()})
             # From here on neither what was drawn nor what the last step left is there any more.
             self._drawn.difference_update(active)
@@ -344,6 +350,8 @@ class GpuSession(LastStep):
             self._stepped = {row: (self._place[row], self._lengths[row]) for row in active}
             self._drawn.update(active)
 
+        self._work(issue, before)
+
     # Moving rows between sessions ------------------------------------------------------------------
 
     def snapshot(self, row: int) -> RowSnapshot:
@@ -351,10 +359,13 @@ class GpuSession(LastStep):
         self._check_idle()
         self._check_row(row)
         place, tokens = self._place[row], self._lengths[row]
-        with self._work():
+
+        def read() -> RowSnapshot:
             tiers, layers = self._machinery.tiers, range(self.shape.layers)
             parts = [tiers.read(place, layer, 0, tokens) for layer in layers]
             return self._half.snapshot(row, tokens, parts, [tiers.read_bias(place, layer, tokens) for layer in layers])
+
+        return self._work(read)
 
     def adopt(self, snapshot: RowSnapshot) -> int:
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
@@ -363,13 +374,16 @@ class GpuSession(LastStep):
         self._check_idle()
         place = self._free_place()
         check_room({self._next_row: 0}, snapshot.tokens, self._machinery.tokens)
-        with self._taking(place):
+
+        def taken() -> int:
             row = self._begin(place)
             self._machinery.load(place, snapshot)
             self._half.adopt(row, snapshot)
             self._machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
             self._lengths[row] = snapshot.tokens
             return row
+
+        return self._take(place, taken)
 
     def _used_bytes(self) -> dict[str, int]:
         return self._machinery.used_bytes
@@ -378,23 +392,30 @@ class GpuSession(LastStep):
         self._place.clear()
         self._machinery.close()
 
-    @contextlib.contextmanager
-    def _work(self, before: Mapping[int, int] | None = None) -> Iterator[None]:
-        """Inside, work is issued to the compute lane. Whatever interrupts it, the rows in `before` are as they were."""
+    def _work(
+        self, work: Callable[[], _Made], before: Mapping[int, int] | None = None, *, taken: int | None = None
+    ) -> _Made:
+        """What `work` returns, issued to the compute lane. Whatever interrupts it, the rows in `before` are as they
+        were, and the place `taken` is free.
+        """
+        put_back = functools.partial(self._put_back, before or {}, taken)
+        return self._as_a_whole(lambda: self._issued(work), lambda: self._issued(put_back))
+
+    def _issued(self, work: Callable[[], _Made]) -> _Made:
         lanes = self._machinery.lanes
-        self._working = True
-        try:
-            with short_of_memory(self._machinery.capacity), torch.inference_mode(), lanes.step():
-                try:
-                    yield
-                except BaseException:
-                    lanes.settle()
-                    for row, tokens in (before or {}).items():
-                        if self._lengths[row] != tokens:  # the step was made, and is undone
-                            self._drawn.discard(row)
-                            self._stepped.pop(row, None)
-                        self._cut(row, tokens)
-                        self._machinery.settle_row(self._place[row], tokens, stale_from=0)
-                    raise
-        finally:
-            self._working = False
+        with short_of_memory(self._machinery.capacity):
+            return in_inference(lambda: lanes.step(work))
+
+    def _put_back(self, before: Mapping[int, int], taken: int | None) -> None:
+        self._machinery.lanes.settle()
+        for row, tokens in before.items():
+            if self._lengths[row] != tokens:  # the step was made, and is undone
+                self._drawn.discard(row)
+                self._stepped.pop(row, None)
+            self._cut(row, tokens)
+            self._machinery.settle_row(self._place[row], tokens, stale_from=0)
+        if taken is not None:
+            for row in [row for row, held in self._place.items() if held == taken]:
+                self._unlist(row)
+                del self._place[row]
+            self._machinery.vacate(taken)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import attrs
 import pytest
@@ -16,6 +17,7 @@ from sparda_core.runtimes.gpu.executor import Piece, pieces_of
 from sparda_core.runtimes.gpu.lanes import Lanes, SerialLanes
 from sparda_core.shapes import BlockSpec, ModelShape
 
+Made = TypeVar("Made")
 SHAPE = ModelShape(
     name="small", layers=4, hidden=32, ffn=48, q_heads=4, kv_heads=2, head_dim=8, vocab=97, context=512
 )  # fmt: skip
@@ -40,9 +42,9 @@ class Clocks(Lanes):
         self.ran.append((self.steps, op, dict(clock), clock[op.lane]))
         clock[op.lane] += 1
 
-    def step(self) -> contextlib.AbstractContextManager[object]:
+    def step(self, work: Callable[[], Made]) -> Made:
         self.steps += 1
-        return contextlib.nullcontext()
+        return work()
 
     def on(self, lane: Lane) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext()
@@ -94,11 +96,14 @@ def races(plan: StepPlan, *, steps: int = 2, host_lists: bool = False) -> Iterat
     """Pairs of operations that may run side by side though they touch one thing."""
     clocks = Clocks()
     table = dict.fromkeys({op.kind for op in plan}, clocks.issue)
+
+    def issue() -> None:
+        for piece in pieces_of(plan, table, clocks, host_lists=host_lists):
+            piece.begin()
+            piece.issue()
+
     for _ in range(steps):
-        with clocks.step():
-            for piece in pieces_of(plan, table, clocks, host_lists=host_lists):
-                piece.begin()
-                piece.issue()
+        clocks.step(issue)
     for (step, one, _, at), (later, other, known, _) in itertools.combinations(clocks.ran, 2):
         if meet((step, one), (later, other)) and known[one.lane] <= at:
             yield f"{one.name} of step {step}", f"{other.name} of step {later}"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sparda_core.errors import CapacityError, ConfigError
+from sparda_core.latch import Latch
 from sparda_core.runtimes.gpu import pinning
 from sparda_core.runtimes.gpu.cuda_driver import PinningError
 from sparda_core.runtimes.gpu.mapping import Mapping
@@ -131,29 +132,27 @@ def test_an_interrupt_between_two_chunks_leaves_nothing_pinned(wrong: type[BaseE
 
 
 def test_an_interrupted_allocation_is_given_back_as_soon_as_the_call_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on = threading.Event()
+    goes_on, freed = threading.Event(), threading.Event()
 
     class SlowDriver(FakeDriver):
         def host_alloc(self, size: int) -> int:
             goes_on.wait(10)
             return super().host_alloc(size)
 
-    real = threading.Event.wait
+        def host_free(self, address: int) -> None:
+            super().host_free(address)
+            freed.set()
 
-    def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
-        if timeout == pytest.approx(0.2):
-            raise KeyboardInterrupt
-        return real(event, timeout)
+    def interrupted(latch: Latch, seconds: float) -> bool:
+        raise KeyboardInterrupt
 
     driver = SlowDriver()
-    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    monkeypatch.setattr(Latch, "nap", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pinned_empty(MIB, method="cuda-host-alloc", driver=driver)
     monkeypatch.undo()
     goes_on.set()
-    for thread in threading.enumerate():
-        if thread.name == "pin":
-            thread.join(10)
+    assert freed.wait(10)
     assert [name for name, _ in driver.calls] == ["alloc", "free"]
     assert not driver.held
 
