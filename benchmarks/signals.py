@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from sparda_core.bench.provenance import provenance
-from sparda_core.errors import ConfigError
 from sparda_core.files import check_place, write_whole
 from tests.chaos.signals import told_elsewhere
 from tests.chaos.story import PAIRS
@@ -52,13 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=4, help="processes a pair (default: 4)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the outcome is kept")
     args = parser.parse_args(argv)
+    if min(args.rounds, args.seeds) < 1:
+        parser.error(f"rounds={args.rounds} and seeds={args.seeds} must be >= 1")
     try:
         check_place(args.out)
-        if min(args.rounds, args.seeds) < 1:
-            raise ConfigError(f"rounds={args.rounds} and seeds={args.seeds} must be >= 1")
-    except (ConfigError, OSError) as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
+    except OSError as wrong:
+        parser.error(f"out={str(args.out)!r}: {wrong}")
     module, pairs = MODULES[args.gpu]
     done: list[dict[str, Any]] = []
     about = provenance()
