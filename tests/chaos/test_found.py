@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparda_core.errors import CapacityError, LaneError
+from sparda_core.errors import CapacityError, LaneError, SpardaError
 from sparda_core.files import write_whole
 from sparda_core.runtimes.copy_lane import CopyJob, CopyLane
 from sparda_core.runtimes.entry_store import EntryStore
@@ -212,3 +212,36 @@ def test_an_interrupt_right_after_the_file_beside_was_made_leaves_nothing(
         write_whole(tmp_path / "a.json", "text")
     monkeypatch.undo()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_to_be_undone_and_was_interrupted_as_well_is_undone_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened(*PAIRS[0]) as session, opened(*PAIRS[0]) as calm:
+        for each in (session, calm):
+            filled(each, 60)
+        bytes_before = session.used_bytes
+        with monkeypatch.context() as patch:
+            patch.setattr(CpuSession, "_commit", after(0, CpuSession._commit, Cut()))
+            patch.setattr(CpuSession, "_cut", after(0, CpuSession._cut, Cut()))
+            with pytest.raises(Cut):
+                session.prefill(0, TOKENS[:40])
+        assert session.length(0) == 60
+        assert session.used_bytes == bytes_before
+        got, want = (each.decode({0: 5}).logits for each in (session, calm))
+        assert torch.equal(got, want)
+
+
+def test_closing_goes_on_where_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = opened(*PAIRS[0])
+    assert session._lane is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyLane, "close", after(0, CopyLane.close, Cut()))
+        with pytest.raises(Cut):
+            session.close()
+    worker = session._lane._worker
+    session.close()
+    session.close()
+    assert not worker.alive
+    with pytest.raises(SpardaError, match="closed"):
+        session.add()
