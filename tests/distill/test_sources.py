@@ -91,6 +91,24 @@ def test_a_second_run_finds_what_the_first_one_encoded(tmp_path: Path) -> None:
     assert len(calls) > seen + 20
 
 
+def test_text_prepared_from_the_ids_of_one_tokenizer_is_not_taken_for_that_of_another(tmp_path: Path) -> None:
+    class Numbers:
+        def __len__(self) -> int:
+            return 1
+
+        def read(self, index: int) -> Any:
+            yield Ids("n", np.array([7, 8]))
+
+        def fingerprint(self) -> str:
+            return "numbers"
+
+    def prepared(by: str) -> bytes:
+        decoding = need(decode=lambda ids: "".join(f"{by}{i}" for i in ids), decoder=by)
+        return bytes(prepare([Numbers()], decoding, tmp_path).train.ids.astype(np.uint8))
+
+    assert [prepared("a"), prepared("b"), prepared("a")] == [b"a7a8", b"b7b8", b"a7a8"]
+
+
 def test_shares_hold_at_every_point_until_a_source_ends() -> None:
     sources = [Documents(many(300)), Documents(many(100))]
     order = list(reading_order(sources, [3.0, 1.0], seed=0))
