@@ -43,6 +43,9 @@ def test_a_folder_gives_its_files_that_match_in_the_order_of_names(tmp_path: Pat
     for paths, pattern, said in (([tmp_path], "*.rst", "no file that matches"), ([tmp_path / "no"], "*", "cannot be")):
         with pytest.raises(ConfigError, match=said):
             TextFiles(paths, pattern)
+    for path in ("/dev/null", "/dev/zero"):  # read twice, they would give nothing, or never end
+        with pytest.raises(ConfigError, match="is not an ordinary file"):
+            TextFiles([Path(path)])
 
 
 def test_the_split_is_by_content_and_about_as_large_as_asked_for(tmp_path: Path) -> None:
