@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     _Kind = TypeVar("_Kind", bound=RowSession)
 
+#: Least and most bytes of a value that is predicted with.
+VALUE_BYTES = (0.5, 8)
+
 
 @attrs.frozen(kw_only=True)
 class Generated:
@@ -130,7 +133,7 @@ class Combination:
         return session_plan(
             shape=self.shape, spec=self.spec, selector=self.selector, runtime=self.runtime,
             options=GpuOptions.of(**{**self.session_options, **options}),
-            value_bytes=value_bytes or (2 if dtype is None else dtype.itemsize),
+            value_bytes=(2 if dtype is None else dtype.itemsize) if value_bytes is None else value_bytes,
             forecast="forecast" in self.selector.needs, check=check,
         )  # fmt: skip
 
@@ -184,9 +187,12 @@ class Combination:
         start  a prompt, or the snapshot of a row that has read one; `batch` rows are forked from it
         With `timeline` every span is recorded, which costs a little: quote step times without it.
         """
-        if warmup < 0 or len(tokens) <= warmup:
-            raise ConfigError(f"tokens has {len(tokens)} ids, which must exceed warmup={warmup}")
+        check_integer("warmup", warmup, 0)
         check_integer("batch", batch, 1)
+        if len(tokens) <= warmup:
+            raise ConfigError(
+                f"tokens has {len(tokens)} ids, which must be more than warmup={warmup}: give more, or lower warmup"
+            )
         step_s, facts, timelines = [], [], []
         with self.open(timeline=timeline, **self._places(batch)) as session:
             _fill(session, start, batch)
@@ -246,7 +252,10 @@ class Combination:
         return predict(self.prefill_plan(mode), facts, context=context_of, selector=self.selector, profile=loaded)
 
     def _work_context(self, profile: Profile, value_bytes: float | None) -> WorkContext:
-        size = value_bytes or (4.0 if profile.device == "cpu" else 2.0)
+        size = (4.0 if profile.device == "cpu" else 2.0) if value_bytes is None else value_bytes
+        least, most = VALUE_BYTES
+        if not least <= size <= most:
+            raise ConfigError(f"value_bytes={value_bytes!r} must be between {least} and {most}, or None: the device's")
         return WorkContext(
             shape=self.shape, spec=self.spec, weight_bytes=size, kv_bytes=size, host_kv_bytes=size, entry_bytes=size,
             activation_bytes=size, forecast="forecast" in self.selector.needs,
@@ -278,16 +287,20 @@ def compose(
 ) -> Combination:  # fmt: skip
     """Put a model (or a ModelShape), a selector and a runtime together.
 
-    selector, runtime  registered names, or objects; options go to the factories of named ones. A named selector that
-                       needs Forecast weights takes the lead of the model's, unless its options say otherwise
+    selector, runtime  registered names, or objects; options go to the factories of named ones, and are refused beside
+                       objects. A named selector that needs Forecast weights takes the lead of the model's, unless its
+                       options say otherwise
     spec               None: the default BlockSpec
     session_options    those of SessionOptions on a CPU (link_bytes_per_s, threads, page_blocks, ...), of GpuOptions
-                       for a model on a CUDA device (places, tokens, host_dtype, ...)
+                       for a model on a CUDA device (places, tokens, host_dtype, ...); `open` checks them
     raises             UnknownNameError, CombinationError, ConfigError, before anything is allocated
     """
     shape = model if isinstance(model, ModelShape) else getattr(model, "shape", None)
     if not isinstance(shape, ModelShape):
         raise ConfigError(f"model={model!r} is neither a loaded model nor a ModelShape; load one with load_model")
+    for name, part, options in (("selector", selector, selector_options), ("runtime", runtime, runtime_options)):
+        if options and not isinstance(part, str):
+            raise ConfigError(f"{name}_options={dict(options)} go to a {name} by name; set them on the object {part!r}")
     chosen = make_selector(model, selector, **(selector_options or {})) if isinstance(selector, str) else selector
     where = RUNTIMES.make(runtime, **(runtime_options or {})) if isinstance(runtime, str) else runtime
     cut = BlockSpec() if spec is None else spec
@@ -352,11 +365,13 @@ def _drawn(session: Any, row: int, ids: Sequence[int], mode: str, sampling: dict
 
 
 def _fill(session: RowSession, start: Any, batch: int) -> None:
-    if isinstance(start, Sequence):
+    from sparda_core.runtimes.snapshot import RowSnapshot
+
+    if isinstance(start, RowSnapshot):
+        row = session.adopt(start)
+    else:
         row = session.add()
         session.prefill(row, start)
-    else:
-        row = session.adopt(start)
     for _ in range(batch - 1):
         session.fork(row)
 

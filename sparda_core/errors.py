@@ -18,13 +18,17 @@ class ConfigError(SpardaError, ValueError):
 
 
 class UnknownNameError(ConfigError):
-    """A name that no registry, profile or shape table knows; carries the nearest known ones."""
+    """A name that no registry, profile or shape table knows; carries the nearest known ones.
 
-    def __init__(self, *, what: str, name: str, known: Iterable[str]) -> None:
+    suffix  how a file ends that may be named instead, as in ".toml"
+    """
+
+    def __init__(self, *, what: str, name: str, known: Iterable[str], suffix: str = "") -> None:
         self.what, self.name, self.known = what, name, tuple(sorted(known))
         near = difflib.get_close_matches(str(name), self.known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        super().__init__(f"{what}={name!r} is unknown; {hint}known: {', '.join(self.known) or 'none'}")
+        file = f"; or name a file that ends in {suffix}" if suffix else ""
+        super().__init__(f"{what}={name!r} is unknown; {hint}known: {', '.join(self.known) or 'none'}{file}")
 
 
 class CombinationError(ConfigError):

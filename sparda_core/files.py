@@ -93,6 +93,21 @@ def read_document(path: Path, *, most_bytes: int = MOST_DOCUMENT_BYTES) -> str:
         return file.read(known.st_size).decode()  # room for so many bytes is made at once, whatever there is
 
 
+def read_whole(path: Path, *, most_bytes: int = MOST_DOCUMENT_BYTES) -> str:
+    """The text of an ordinary file of any size, or of a pipe or a device that ends within `most_bytes`, as UTF-8.
+
+    raises  OSError where it cannot be read, or goes on for longer, as /dev/zero does; UnicodeDecodeError where it is no
+            UTF-8, other ValueError where the path is none
+    """
+    with path.open("rb") as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file.read().decode()
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"goes on for more than {most_bytes} bytes; name an ordinary file", str(path))
+    return content.decode()
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """TOML as plain values; raises ValueError for anything else, numbers of more than 64 bits included."""
     try:

@@ -11,13 +11,14 @@ from sparda_core.errors import ConfigError
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, option: str = "out") -> Iterator[None]:
     """Hold `path` for this process, by the file `path`.lock, which is gone afterwards.
 
+    option  the option that names `path`, for the error
     raises  ConfigError at once where another process holds it; OSError where the lock cannot be written
     """
     lock = path.with_name(path.name + ".lock")
-    handle = _taken(path, lock)
+    handle = _taken(path, lock, option)
     try:
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
@@ -27,7 +28,7 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _taken(path: Path, lock: Path) -> int:
+def _taken(path: Path, lock: Path, option: str) -> int:
     import fcntl  # not everywhere, and needed by few
 
     while True:
@@ -39,7 +40,8 @@ def _taken(path: Path, lock: Path) -> int:
             os.close(handle)
             whose = f" (process {holder})" if holder else ""
             raise ConfigError(
-                f"out={str(path)!r} is being written by another run{whose}: wait for it, or name another --out"
+                f"{option}={str(path)!r} is being written by another run{whose}: wait for it, or name another "
+                f"--{option}"
             ) from wrong
         if _same(handle, lock):
             return handle

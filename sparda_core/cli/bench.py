@@ -19,6 +19,7 @@ from sparda_core.cli.parser import number
 from sparda_core.cli.running import Report, progress
 from sparda_core.cli.screen import cell as cell_text
 from sparda_core.cli.screen import plain, show_json, show_table
+from sparda_core.cli.unused import refuse_unused
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.files import check_place
 from sparda_core.trace import write_trace
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 #: What may be measured.
 SUBJECTS = ("decode",)
 _SIZE = number(int, least=1)
+#: Options that say which cells.
+_CELLS = ("only", "most", "most_batch", "early", "recording")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,9 +79,12 @@ def run(args: argparse.Namespace) -> int:
     if args.subject not in SUBJECTS:
         raise ConfigError(f"subject={args.subject!r} is unknown; known: {', '.join(SUBJECTS)}")
     if args.show is not None:
+        refuse_unused(args, add_arguments, ("show",), where="--show")
         document = read_rows(args.show)
         _tell(document, as_json=args.json)
         return 0
+    if args.list:
+        refuse_unused(args, add_arguments, ("list", *_CELLS), where="--list")
     cells = chosen(args)
     if args.list:
         _list(cells, as_json=args.json)

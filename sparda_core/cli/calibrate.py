@@ -13,6 +13,7 @@ from sparda_core.cli.methods import found
 from sparda_core.cli.options import POSITIVE, add_json, add_model, add_spec, add_text, spec_of
 from sparda_core.cli.running import load, progress, read_document
 from sparda_core.cli.screen import seconds, show_json, show_table
+from sparda_core.cli.unused import refuse_unused
 from sparda_core.errors import ConfigError
 from sparda_core.files import check_place
 from sparda_core.registry import SELECTORS
@@ -56,8 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, fit, write, and show what was fitted."""
     if args.locality is not None:
+        refuse_unused(args, add_arguments, ("locality", "out"), where="--locality")
         return calibrate_locality(args.locality, args.out or Path("locality.toml"), as_json=args.json)
     if args.device == "cuda":
+        refuse_unused(args, add_arguments, ("device", "out", "resume", "quick", "again"), where="--device cuda")
         return calibrate_gpu.calibrate_gpu(args)
     args.out = args.out or Path("cpu.toml")
     if args.device != "cpu":

@@ -15,6 +15,7 @@ from sparda_core.cli.options import NOT_NEGATIVE, POSITIVE, SEED, add_json, add_
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json
+from sparda_core.cli.unused import refuse_unused
 from sparda_core.errors import ConfigError
 from sparda_core.evaluate.study.config import BUDGETS, TASKS, StudyConfig
 from sparda_core.evaluate.study.methods import BIASED, DEFAULT, KINDS, LABELLED, Method, parse_methods
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--show", type=Path, metavar="DIR", help="measure nothing: tables and figures of the results in this folder"
     )
     parser.add_argument(
-        "--share", type=_share, default=(0, 1), metavar="I/N",
+        "--share", type=_share, default="1/1", metavar="I/N",
         help="measure the I-th of N shares and tell nothing: N processes, one share each, fill one folder together; "
         "then the same command without --share collects them",
     )  # fmt: skip
@@ -176,6 +177,8 @@ def _spec_of(args: argparse.Namespace) -> BlockSpec:
 
 def run(args: argparse.Namespace) -> int:
     """Measure what the folder does not hold yet, then report; an interruption keeps what is finished."""
+    if args.show is not None:
+        refuse_unused(args, add_arguments, ("show", "plot"), where="--show")
     if args.plot:
         from sparda_core.bench.plots import require_matplotlib
 

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "whatif": ("whatif", "predict a grid of points: what wins where, and where one choice stops beating another"),
     "advise": ("advise", "say which combination serves a model on a machine best, and whether offloading pays"),
     "calibrate": ("calibrate", "measure this machine and write a profile that predict reads"),
-    "validate": ("validate", "hold predictions against the published table of the SparDA paper"),
+    "validate": ("validate", "measure cells and hold predictions against them, or against the paper's published table"),
     "timeline": ("timeline", "write Perfetto traces of one combination, measured and predicted"),
     "record": ("record", "store the selections of a run; the selector `replay` plays them back"),
     "train": ("train", "train Forecast projections for a model"),

@@ -21,11 +21,15 @@ YES, UNTRIED, NO = "yes", "?", "no"
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """What became of one registered name: an object, or why there is none."""
+    """What became of one registered name: an object, or why there is none.
+
+    told  what a method that wants options says of itself
+    """
 
     name: str
     made: Any = None
     why: str = ""
+    told: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,10 +65,12 @@ def found(registry: Registry[Any]) -> list[Found]:
 
 
 def _find(registry: Registry[Any], name: str) -> Found:
+    factory = None
     try:
+        factory = registry.factory(name)
         return Found(name=name, made=registry.make(name))
     except (ConfigError, OSError) as wrong:
-        return Found(name=name, why=str(wrong))
+        return Found(name=name, why=str(wrong), told=_first_line(factory))
 
 
 @attrs.frozen(kw_only=True)
@@ -92,8 +98,13 @@ def pair(selector: Found, runtime: Found, shape: ModelShape, spec: BlockSpec) ->
 
 def _about(half: Found) -> str:
     if half.made is None:
-        return half.why
-    text = (type(half.made).__doc__ or "").strip()
+        return f"{half.told} Not made without options: {half.why}".lstrip() if half.told else half.why
+    return _first_line(type(half.made))
+
+
+def _first_line(factory: object) -> str:
+    """Of its docstring; nothing where it has none."""
+    text = "" if factory is None else (factory.__doc__ or "").strip()
     return text.splitlines()[0] if text else ""
 
 

@@ -36,6 +36,11 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             action.help = words.get(action.dest, action.help)
 
+    @property
+    def options(self) -> list[argparse.Action]:
+        """What was declared with a leading dash and has a value, in order."""
+        return [action for action in self._actions if action.option_strings and action.dest != "help"]
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse all of `argv`; raises ConfigError, with the nearest known option for an unknown one."""
         args, unknown = self.parse_known_args(argv)

@@ -13,6 +13,7 @@ import attrs
 
 from sparda_core.cli.options import add_json
 from sparda_core.cli.screen import plain, show_json, show_table
+from sparda_core.cli.unused import refuse_unused
 from sparda_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """List, show, check or start profiles. Lint returns 2 where it finds something."""
     from sparda_core.simulator.profile_file import load_profile, profile_names
 
+    if args.action != "new":
+        refuse_unused(args, add_arguments, (), where=f"profile {args.action}")
     if args.action in ("show", "new") and len(args.profiles) != 1:
         known = f"known: {', '.join(profile_names())}" if args.action == "show" else "the .toml file to write"
         raise ConfigError(f"profile {args.action} takes one {'profile' if args.action == 'show' else 'file'}; {known}")

@@ -16,6 +16,7 @@ from sparda_core.cli.gpu_options import OF_A_CPU, gpu_options
 from sparda_core.cli.options import runtime_options, selector_options, spec_of
 from sparda_core.cli.screen import console
 from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.files import MOST_DOCUMENT_BYTES, read_whole
 
 if TYPE_CHECKING:
     from sparda_core.bench.text import Reading
@@ -85,11 +86,18 @@ def read_text(path: Path) -> str:
     raises  ConfigError where it is no text or an empty one, OSError where it cannot be read
     """
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        text = _standard_input() if str(path) == "-" else read_whole(path)
     except UnicodeDecodeError as wrong:
         raise ConfigError(f"text={str(path)!r} is not UTF-8 text (byte {wrong.start}); name a text file") from wrong
     if not text.strip():
         raise ConfigError(f"text={str(path)!r} is empty; name a file with text")
+    return text
+
+
+def _standard_input() -> str:
+    text = sys.stdin.read(MOST_DOCUMENT_BYTES + 1)
+    if len(text) > MOST_DOCUMENT_BYTES:
+        raise ConfigError(f"standard input goes on for more than {MOST_DOCUMENT_BYTES} characters; give a shorter text")
     return text
 
 

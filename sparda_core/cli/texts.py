@@ -9,6 +9,7 @@ from typing import Any
 from sparda_core.cli.options import add_json
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json, show_table, size
+from sparda_core.cli.unused import refuse_unused
 from sparda_core.distill.corpus.fetch import fetch_texts
 from sparda_core.distill.corpus.folder import read_manifest
 from sparda_core.distill.corpus.sources import PACKAGES, SPLITS
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fetch or show; returns 0."""
+    if args.action != "fetch":
+        refuse_unused(args, add_arguments, ("out",) if args.action == "show" else (), where=f"texts {args.action}")
     if args.action == "packages":
         _show_packages(as_json=args.json)
         return 0

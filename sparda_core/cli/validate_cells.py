@@ -124,6 +124,8 @@ def _kept(folder: Path) -> Sequence[Record]:
     """Records of a folder in the order of its document, or by name."""
     from sparda_core.bench.validate.folder import RECORDS, Folder, read_run
 
+    if not folder.is_dir():
+        raise ConfigError(f"out={str(folder)!r} is no folder of records; measure cells into it first, or name another")
     document = folder / DOCUMENT
     if not document.exists():
         return read_run(folder).records

@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import sys
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,24 @@ from rich.table import Table
 from sparda_core.distill.adapt import OBJECTIVE, Adapted, adapt, held_out_losses
 from sparda_core.distill.config import SCHEDULES, TrainConfig
 from sparda_core.distill.history import Step
-from sparda_core.distill.options import DTYPES, add_blocks, add_data, check_data, sources_of, spec_of
-from sparda_core.distill.prepare import Need, Prepared, prepare
+from sparda_core.distill.needs import held_windows, need_of
+from sparda_core.distill.options import (
+    DTYPES,
+    add_blocks,
+    add_data,
+    check_apart,
+    check_data,
+    default_checkpoint,
+    sources_of,
+    spec_of,
+)
+from sparda_core.distill.prepare import Prepared, prepare
 from sparda_core.distill.report import machine
 from sparda_core.distill.rows import MODES
 from sparda_core.distill.train import Habits
 from sparda_core.errors import ConfigError, WeightsError
-from sparda_core.files import check_folder, write_whole
+from sparda_core.files import check_folder, check_place, write_whole
+from sparda_core.locks import locked
 from sparda_core.models.convert_model import convert_model
 from sparda_core.models.decoder import Decoder
 from sparda_core.models.load import SMOLLM2, ReadModel, read_model, smollm2_path
@@ -80,9 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, write the model, tell what became of its loss. Returns 0; raises SpardaError on bad input."""
+    """Train, write the model, tell what became of its loss. Returns 0; raises SpardaError or OSError on bad input."""
     _check_places(args)
     check_data(args)
+    with locked(args.out), locked(_checkpoint(args), option="checkpoint"):
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     config = TrainConfig(
         spec=spec_of(args, own_blocks(args.model).spec), objective=OBJECTIVE, positions=1,
         **{name: getattr(args, name) for name in USUAL},
@@ -95,9 +110,7 @@ def run(args: argparse.Namespace) -> int:
         raise WeightsError(f"model={read.name!r} has no tokenizer.json: add it to the model's directory")
     with tempfile.TemporaryDirectory(prefix="sparda-adapt-") as other:
         prepared = _prepare(args, config, read, args.cache or Path(other))
-        starts = [0, *prepared.held.ends.tolist()]
-        long_ones = [a for a, b in pairwise(starts) if b - a >= config.window][: args.evaluate_windows]
-        windows = [torch.from_numpy(prepared.held.ids[a : a + config.window].astype("int64")) for a in long_ones]
+        windows = held_windows(prepared, args.evaluate_windows, config.window)
         given = read.weights_on(args.device)
         weights = {name: given[name] for name in expected_tensors(read.config)}
         told = {"before": _judge(read, weights, windows, config, kind)}
@@ -109,11 +122,11 @@ def run(args: argparse.Namespace) -> int:
         result = _adapt(args, config, read, weights, prepared, console)
         told["after"] = _judge(read, result.weights, windows, config, kind)
     source = smollm2_path() if args.model == SMOLLM2 else Path(args.model)
-    convert_model(source, args.out, dtype=kind, instead=result.weights)
     document = _document(args, config, read, prepared, result, told)
-    write_whole(args.out / "sparda-adapt.json", json.dumps(document, indent=1) + "\n")
+    text = json.dumps(document, indent=1) + "\n"
+    convert_model(source, args.out, dtype=kind, instead=result.weights, notes={"sparda-adapt.json": text})
     if args.results is not None:
-        write_whole(args.results, json.dumps(document, indent=1) + "\n")
+        write_whole(args.results, text)
     _show(args, console, document)
     return 0
 
@@ -123,22 +136,28 @@ def _check_places(args: argparse.Namespace) -> None:
     out = args.out
     if out.exists():
         raise ConfigError(f"out={str(out)!r} exists; name a folder that does not")
-    check_folder(out.parent)
     for name in ("checkpoint", "results"):
         file = getattr(args, name)
         if file is not None and file.absolute() == out.absolute():
             raise ConfigError(f"{name}={str(file)!r} is the place of --out, a folder; name another file")
+    check_apart(args)
+    for place in (out, _checkpoint(args), args.results):
+        if place is not None:
+            check_place(place)
+    if args.cache is not None:
+        check_folder(args.cache)
     if args.checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every={args.checkpoint_every} must be >= 1")
 
 
+def _checkpoint(args: argparse.Namespace) -> Path:
+    return args.checkpoint or default_checkpoint(args.out)
+
+
 def _prepare(args: argparse.Namespace, config: TrainConfig, read: ReadModel, folder: Path) -> Prepared:
     assert read.tokenizer is not None
+    need = need_of(args, config, read.tokenizer, vocab=read.shape.vocab)
     sources, shares = sources_of(args)
-    need = Need(
-        tokens=config.steps * config.batch * config.window, encode=read.tokenizer.encode, vocab=read.shape.vocab,
-        seed=config.seed, held_out=args.held_out, windows=args.evaluate_windows, window=config.window,
-    )  # fmt: skip
     return prepare(sources, need, folder, weights=shares)
 
 
@@ -166,8 +185,8 @@ def _adapt(
                 console.print(f"step {told.step}: loss {told.loss:.4f}, gradient {told.norm:.3g}, lr {told.lr:.3g}")
 
         habits = Habits(
-            checkpoint=args.checkpoint or args.out.with_name(args.out.name + ".checkpoint"),
-            checkpoint_every=args.checkpoint_every, resume=args.resume, on_step=show, base_model=read.name,
+            checkpoint=_checkpoint(args), checkpoint_every=args.checkpoint_every, resume=args.resume, on_step=show,
+            base_model=read.name,
         )  # fmt: skip
         kind = getattr(torch, args.dtype)
         return adapt(read.config, weights, prepared.train, config, habits, dtype=kind)

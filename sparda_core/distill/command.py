@@ -7,7 +7,6 @@ import json
 import sys
 import tempfile
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,17 @@ from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.curves import Board, require_tensorboard, write_csv, write_figure
 from sparda_core.distill.final import final_recall, recall_config
 from sparda_core.distill.history import Evaluation, Step
-from sparda_core.distill.options import add_arguments, check_data, command_line, config_of, settle_measured, sources_of
+from sparda_core.distill.needs import held_windows, need_of
+from sparda_core.distill.options import (
+    add_arguments,
+    check_apart,
+    check_data,
+    command_line,
+    config_of,
+    default_checkpoint,
+    settle_measured,
+    sources_of,
+)
 from sparda_core.distill.parallel import World, joined, own_device
 from sparda_core.distill.planned import show_plan
 from sparda_core.distill.prepare import Need, Prepared, prepare
@@ -37,7 +46,7 @@ from sparda_core.locks import locked
 from sparda_core.models.forecast_weights import ForecastWeights, save_forecast
 from sparda_core.models.load import load_model
 from sparda_core.models.model import Model
-from sparda_core.models.tokenizer import Tokenizer, tokenizer_from_file
+from sparda_core.models.tokenizer import Tokenizer
 from sparda_core.runtimes.session_options import MOST_THREADS
 
 __all__ = ["add_arguments", "command_line", "run"]
@@ -59,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     with joined(device) as world, ExitStack() as held:
         if world.leads:
             held.enter_context(locked(args.out))
+            held.enter_context(locked(args.checkpoint or default_checkpoint(args.out), option="checkpoint"))
         _Run(args, config, device, world).work()
     return 0
 
@@ -95,6 +105,7 @@ def _check_places(args: argparse.Namespace) -> None:
         file = getattr(args, name)
         if file is not None and file.absolute() in made:
             raise ConfigError(f"{name}={str(file)!r} is a file that --out writes itself; name another")
+    check_apart(args)
     if args.cache is not None:
         check_folder(args.cache)
 
@@ -128,14 +139,9 @@ class _Run:
 
     def _prepare(self, folder: Path) -> Prepared:
         """Text of the run, by the first process alone where the folder is shared."""
-        args, config = self.args, self.config
-        decode = tokenizer_from_file(args.source_tokenizer).decode if args.source_tokenizer else None
+        args, vocab = self.args, self.model.decoder.shape.vocab
+        need = need_of(args, self.config, self.tokenizer, vocab=vocab)
         sources, shares = sources_of(args)
-        need = Need(
-            tokens=config.steps * config.batch * config.window, encode=self.tokenizer.encode,
-            vocab=self.model.decoder.shape.vocab, seed=config.seed, held_out=args.held_out,
-            windows=args.evaluate_windows, window=config.window, decode=decode,
-        )  # fmt: skip
         if args.cache and not self.world.leads:
             self.world.wait()
         with self._bar() as bar:
@@ -154,7 +160,7 @@ class _Run:
     def _windows(self, prepared: Prepared, folder: Path) -> list[torch.Tensor]:
         """Held-out windows; from Python's own library where the caller's text has none that is long enough."""
         wanted, window = self.args.evaluate_windows, self.config.window
-        found = _held_windows(prepared, wanted, window)
+        found = held_windows(prepared, wanted, window)
         if found or not wanted:
             return found
         self.console.print(
@@ -165,7 +171,7 @@ class _Run:
             tokens=0, encode=self.tokenizer.encode, vocab=self.model.decoder.shape.vocab, held_out=0.2,
             windows=wanted, window=window,
         )  # fmt: skip
-        return _held_windows(prepare([Documents(training_documents())], need, folder), wanted, window)
+        return held_windows(prepare([Documents(training_documents())], need, folder), wanted, window)
 
     def _train(self, prepared: Prepared, folder: Path, stack: ExitStack) -> TrainResult:
         args, config, leads = self.args, self.config, self.world.leads
@@ -201,7 +207,7 @@ class _Run:
                 _save(_beside(args.out, ".best.safetensors"), known)
 
         habits = Habits(
-            checkpoint=args.checkpoint or args.out.with_name(args.out.name + ".checkpoint"),
+            checkpoint=args.checkpoint or default_checkpoint(args.out),
             checkpoint_every=args.checkpoint_every, resume=args.resume, evaluate=evaluate if validate else None,
             evaluate_every=args.evaluate_every, best_by=args.best_by, on_best=keep, on_step=show,
             base_model=self.model.name,
@@ -273,12 +279,6 @@ def _tokenizer(model: Model) -> Tokenizer:
     if model.tokenizer is None:
         raise WeightsError(f"model={model.name!r} has no tokenizer.json: add it to the model's directory")
     return model.tokenizer
-
-
-def _held_windows(prepared: Prepared, wanted: int, window: int) -> list[torch.Tensor]:
-    starts = [0, *prepared.held.ends.tolist()]
-    long_ones = [a for a, b in pairwise(starts) if b - a >= window]
-    return [torch.from_numpy(prepared.held.ids[a : a + window].astype("int64")) for a in long_ones[:wanted]]
 
 
 def _beside(out: Path, ending: str) -> Path:

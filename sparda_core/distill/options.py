@@ -137,6 +137,18 @@ def _usual(name: str) -> str:
     return f"(default: {usual}; CPU recipe: {recipe})"
 
 
+def default_checkpoint(out: Path) -> Path:
+    """Where a run that writes `out` keeps its checkpoint unless told otherwise."""
+    return out.with_name(out.name + ".checkpoint")
+
+
+def check_apart(args: argparse.Namespace) -> None:
+    """Raise ConfigError where --results would take the place of the checkpoint."""
+    checkpoint = args.checkpoint or default_checkpoint(args.out)
+    if args.results is not None and args.results.absolute() == checkpoint.absolute():
+        raise ConfigError(f"results={str(args.results)!r} is the place of the checkpoint; name another file")
+
+
 def settle_measured(args: argparse.Namespace) -> None:
     """Fill in what was left out of MEASURED; raises ConfigError for a recipe that does not fit what it is asked for."""
     if args.cpu_recipe and args.objective in PUBLISHED:

@@ -37,6 +37,7 @@ class Need:
     held_out   share of documents to hold out, by hash
     windows    held-out documents of at least `window` tokens to find; reading goes on for them, within bounds
     encode     text -> ids; decode  ids of the data's own tokenizer -> text, or None where they are the model's
+    decoder    what tells one `decode` from another: prepared text is not taken for that of another one
     vocab      ids of the model are below it
     """
 
@@ -48,6 +49,7 @@ class Need:
     windows: int = attrs.field(default=0)
     window: int = 1
     decode: Callable[[Sequence[int]], str] | None = None
+    decoder: str = ""
 
     @held_out.validator
     def _a_share(self, attribute: attrs.Attribute[float], value: float) -> None:
@@ -136,9 +138,10 @@ def prepare(
     raises     ConfigError for ids that the model does not know, and where nothing is left to train on
     """
     probe = need.encode("The 12 quick brown foxes; naïve café.\n")
+    decoder = need.decode is not None and hashlib.sha256(need.decoder.encode()).hexdigest()
     key = json.dumps(
         [[one.fingerprint() for one in sources], weights and list(weights), need.tokens, need.seed, need.held_out,
-         need.windows, need.window, need.vocab, probe, need.decode is not None]
+         need.windows, need.window, need.vocab, probe, decoder]
     )  # fmt: skip
     stem = hashlib.sha256(key.encode()).hexdigest()[:20]
     about = folder / f"{stem}.json"

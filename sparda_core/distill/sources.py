@@ -71,6 +71,8 @@ class TextFiles:
         self._files: list[tuple[str, Path]] = []
         for path in paths:
             if not path.is_dir():
+                if path.exists() and not path.is_file():  # it is read more than once, and a pipe gives nothing twice
+                    raise ConfigError(f"text={str(path)!r} is not an ordinary file; write it into one, and name that")
                 self._files.append((path.name, path))
                 continue
             found = sorted(

@@ -17,6 +17,7 @@ import attrs
 import torch
 
 from sparda_core.errors import ConfigError
+from sparda_core.files import read_whole
 
 HELD_OUT_MODULES = ("typing", "argparse", "_pydecimal", "tarfile", "inspect", "doctest")
 HELD_OUT_TOPICS = ("types", "typesseq", "formatstrings", "compound")
@@ -69,7 +70,7 @@ def read_documents(paths: Iterable[Path]) -> list[Document]:
     documents = []
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_whole(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"text={str(path)!r} cannot be read as UTF-8 ({error}); name a text file") from error
         if not text.strip():

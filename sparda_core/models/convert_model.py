@@ -46,6 +46,7 @@ def convert_model(
     *,
     dtype: torch.dtype | None = None,
     instead: Mapping[str, torch.Tensor] | None = None,
+    notes: Mapping[str, str] | None = None,
     shard_bytes: int = SHARD_BYTES,
     on_tensor: OnTensor | None = None,
 ) -> ConvertedModel:
@@ -53,6 +54,7 @@ def convert_model(
 
     dtype    None: as stored (float32 from a GGUF)
     instead  tensors by name that take the place of the source's, of the same shapes
+    notes    further files of the folder, by name: what they say
     A tensor is read, converted and written before the next; only a GGUF, whose numbers are packed, is read whole.
     raises  ConfigError where `target` is there already, WeightsError for what load_model refuses, OSError when it
             cannot be written
@@ -68,6 +70,8 @@ def convert_model(
         (part / "config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
         for name, content in more:
             (part / name).write_bytes(content)
+        for name, text in (notes or {}).items():
+            (part / name).write_text(text, encoding="utf-8")
         files = _write_weights(part, weights, dtypes, shard_bytes, on_tensor)
         part.chmod(0o755)
         part.rename(target)

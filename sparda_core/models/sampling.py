@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.errors import WeightsError
+from sparda_core.runtimes.gpu.sampling_bounds import check_sampling
 
 
 class Sampler:
     """Stateful only in its random stream: one seed, one sequence of choices."""
 
     def __init__(self, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> None:
-        """temperature 0 is greedy (ties to the lower id); top_p keeps the smallest set of that probability."""
-        if not temperature >= 0:
-            raise ConfigError(f"temperature={temperature} must be >= 0")
-        if not 0 < top_p <= 1:
-            raise ConfigError(f"top_p={top_p} must be in (0, 1]")
-        if not 0 <= seed < 2**63:
-            raise ConfigError(f"seed={seed} must be in [0, 2**63)")
+        """temperature 0 is greedy (ties to the lower id); top_p keeps the smallest set of that probability.
+
+        raises  ConfigError as `check_sampling` does: bounds are those of a GPU session
+        """
+        check_sampling(temperature, top_p, seed)
         self._temperature, self._top_p = temperature, top_p
         self._stream = torch.Generator().manual_seed(seed)
 

@@ -22,7 +22,9 @@ SCORINGS = ("token", "entry-raw", "entry-softmax")
 
 @attrs.frozen(kw_only=True)
 class InfiniGen(ScoringDeclaration):
-    """The target's own query projection and rotary on the input of the layer before it, then one of:
+    """A proxy query: the target's own projection and rotary, on the input of the layer before it.
+
+    scoring says what it is held against:
 
     token          logits with every token's key in `channels` skewed dimensions, summed over the group,
                    max-pooled to blocks 65 wide at block 64 (the SparDA release's baseline, our default)

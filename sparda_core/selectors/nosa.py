@@ -80,7 +80,7 @@ class NosaDeclaration(ScoringDeclaration):
 
 @attrs.frozen(kw_only=True)
 class Nosa(NosaDeclaration):
-    """The first stage scores as `query` does: with the layer's own query, known in its own layer."""
+    """A first stage that scores as `query` does, with the layer's own query; the rest by their tokens' bias."""
 
     name: ClassVar[str] = "nosa"
 

@@ -144,7 +144,7 @@ class GpuProfile(Profile):
         if not self.extrapolate and (outside := self.outside(op, work, plan=plan, tokens=tokens)):
             raise ProfileError(
                 f"op {str(op.name)!r} is outside the calibrated domain of profile {self.name!r}: {'; '.join(outside)}; "
-                "--extrapolate accepts it"
+                "--extrapolate accepts it (extrapolate=True of a Scenario or of this profile)"
             )
         price = gpu_price.transfer_price if moves(op) else gpu_price.kernel_price
         return price(self, op, work, plan, tokens)

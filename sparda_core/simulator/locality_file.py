@@ -37,7 +37,7 @@ def load_locality(name: str | Path) -> LocalityModel:
     if path.suffix == ".toml":
         return _read(path)
     if str(name) not in locality_names():
-        raise UnknownNameError(what="locality", name=str(name), known=locality_names())
+        raise UnknownNameError(what="locality", name=str(name), known=locality_names(), suffix=".toml")
     return _shipped(str(name))
 
 
@@ -50,7 +50,10 @@ def _read(path: Path) -> LocalityModel:
     try:
         text = read_document(path)
     except OSError as wrong:
-        raise RecordingError(f"locality {str(path)!r} cannot be read: {wrong.strerror or wrong}") from wrong
+        raise RecordingError(
+            f"locality {str(path)!r} cannot be read: {wrong.strerror or wrong}; "
+            "`sparda calibrate --locality RECORDING` makes one"
+        ) from wrong
     except UnicodeDecodeError as wrong:
         raise RecordingError(f"locality {str(path)!r} is no text: {wrong}") from wrong
     except ValueError as wrong:  # a path with a zero byte

@@ -67,12 +67,15 @@ def _read(name: str | Path) -> tuple[Profile, str]:
     path = Path(name)
     if path.suffix != ".toml":
         if str(name) not in profile_names():
-            raise UnknownNameError(what="profile", name=str(name), known=profile_names())
+            raise UnknownNameError(what="profile", name=str(name), known=profile_names(), suffix=".toml")
         path = FOLDER / f"{name}.toml"
     try:
         text = read_document(path)
     except (OSError, ValueError) as wrong:  # no UTF-8, or a path with a zero byte
-        raise ProfileError(f"profile {str(path)!r} cannot be read: {wrong}") from wrong
+        why = getattr(wrong, "strerror", None) or wrong
+        raise ProfileError(
+            f"profile {str(path)!r} cannot be read: {why}; `sparda profile list` names those that are shipped"
+        ) from wrong
     return _parse(text, str(path)), str(path)
 
 

@@ -40,7 +40,10 @@ def recorded_shares(recording: Recorded, *, slots: int, budget: int, policy: str
     """
     spec = recording.spec
     if not (recording.positions // spec.block + 1 > spec.budget).any():
-        raise ConfigError(f"no row of the recording outgrows its budget={spec.budget}: nothing was chosen")
+        raise ConfigError(
+            f"no row of the recording outgrows its budget={spec.budget}: nothing was chosen; record a longer text or a "
+            "smaller budget"
+        )
     own = round(slots * spec.budget / budget)
     facts = recorded_facts(recording, slots=own, policy=policy, skip=recording.selections.shape[0] // 2)
     counts = [np.stack([getattr(step, name) for step in facts]) for name in ("misses", "selected")]

@@ -46,7 +46,7 @@ def _key(name: str) -> tuple[str, int]:
     """A file is read again when it changes."""
     path = path_of(name)
     if path.suffix != SUFFIX:
-        raise UnknownNameError(what="recording", name=name, known=recording_names())
+        raise UnknownNameError(what="recording", name=name, known=recording_names(), suffix=SUFFIX)
     try:
         return str(path), path.stat().st_mtime_ns
     except (OSError, ValueError):  # loading it says why

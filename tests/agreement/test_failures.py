@@ -14,7 +14,9 @@ from sparda_core.compose import compose
 from sparda_core.errors import CapacityError, ConfigError, RowError, SpardaError
 from sparda_core.models.tiny import tiny_model
 from sparda_core.plan import Op
+from sparda_core.runtimes.offload_sync import OffloadSync
 from sparda_core.runtimes.session import CpuSession
+from sparda_core.selectors.query import Query
 from tests.agreement.worlds import MODEL, SHAPE, SPEC, TOKENS, pair
 
 
@@ -189,6 +191,14 @@ def test_parts_of_another_kind_are_refused_when_they_are_composed() -> None:
         compose(model, spec="x")  # type: ignore[arg-type]
 
 
+def test_options_beside_an_object_are_refused_since_nobody_would_read_them() -> None:
+    model = tiny_model(SHAPE)
+    with pytest.raises(ConfigError, match=r"selector_options=\{'seed': 3\} go to a selector by name; set them on"):
+        compose(model, Query(), "resident", selector_options={"seed": 3})
+    with pytest.raises(ConfigError, match=r"runtime_options=\{'slots': 9\} go to a runtime by name"):
+        compose(model, "query", OffloadSync(), runtime_options={"slots": 9})
+
+
 def test_a_snapshot_of_other_precision_is_taken_by_every_selector() -> None:
     wide = tiny_model(SHAPE, seed=1, dtype=torch.float64)
     narrow = tiny_model(SHAPE, seed=1, dtype=torch.float32)
@@ -227,6 +237,20 @@ def test_generation_refuses_what_cannot_be_generated(prompt: list[int], new: int
         pair("forecast", "resident").generate(prompt, new)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 1.5}, r"seed=1\.5 must be an integer"),
+        ({"temperature": "hot"}, "temperature='hot' must be a number"),
+        ({"temperature": float("inf")}, "temperature=inf must be >= 0 and below"),
+        ({"top_p": float("nan")}, "top_p=nan must be in"),
+    ],
+)  # fmt: skip
+def test_sampling_has_the_bounds_of_a_gpu_session(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pair("forecast", "resident").generate(TOKENS[:60], 3, **options)
+
+
 def test_generation_is_greedy_and_the_same_everywhere() -> None:
     made = [pair("forecast", runtime).generate(TOKENS[:60], 30) for runtime in ("resident", "offload-prefetch")]
     assert made[0].tokens == made[1].tokens
@@ -251,6 +275,20 @@ def test_measure_steps_every_row_of_a_batch_and_counts_after_the_warm_up() -> No
     assert all(facts.rows == 3 for facts in measured.facts)
     assert measured.median_step_s > 0
     assert MODEL.shape is SHAPE
+    as_array = combination.measure(np.array(TOKENS[:60]), TOKENS[60:66], warmup=5)  # a prompt, as `generate` takes it
+    assert len(as_array.step_s) == 1
+
+
+def test_measure_refuses_a_warm_up_that_leaves_nothing_or_is_none() -> None:
+    for warmup, message in ((-1, "warmup=-1 must be an integer >= 0"), (5, "5 ids, which must be more than warmup=5")):
+        with pytest.raises(ConfigError, match=message):
+            pair("forecast", "resident").measure(TOKENS[:60], TOKENS[60:65], warmup=warmup)
+
+
+@pytest.mark.parametrize("value_bytes", [0, -2, float("nan"), 100])
+def test_a_prediction_refuses_values_of_no_size(value_bytes: float) -> None:
+    with pytest.raises(ConfigError, match=r"value_bytes=.* must be between 0\.5 and 8, or None"):
+        pair("forecast", "resident").predict("h200", batch=1, context=200, churn=0.1, value_bytes=value_bytes)
 
 
 @pytest.mark.parametrize(

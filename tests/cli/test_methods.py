@@ -71,3 +71,10 @@ def test_tables_show_every_pair_and_the_reason_of_each_refusal(capsys: Captured)
 def test_the_budget_decides_what_fits(capsys: Captured) -> None:
     got = document(capsys, "--budget", "24", "--local", "20")
     assert got["spec"]["budget"] == 24
+
+
+def test_a_method_that_wants_options_says_what_it_is_too_and_every_line_is_a_sentence(capsys: Captured) -> None:
+    about = {item["name"]: str(item["about"]) for item in document(capsys)["selectors"]}
+    assert about["replay"].startswith("Plays a recording")
+    assert "Not made without options: selector='replay': missing a required argument: 'path'" in about["replay"]
+    assert [name for name, text in about.items() if text.endswith(":")] == []

@@ -228,3 +228,13 @@ def test_profile_show_takes_one_name(refusal: Refusal) -> None:
     assert "takes no names" in refusal("profile", "list", "h200")
     assert "invalid choice: 'look'" in refusal("profile", "look")
     assert "did you mean 'h200'?" in refusal("profile", "show", "h2000")
+
+
+@pytest.mark.parametrize(
+    ("option", "suffix"), [("--profile", ".toml"), ("--locality", ".toml"), ("--recording", ".npz")]
+)
+def test_a_path_that_can_be_no_file_of_its_kind_is_told_how_one_ends(
+    option: str, suffix: str, tmp_path: Path, refusal: Refusal
+) -> None:
+    assert f"; or name a file that ends in {suffix}" in refusal("predict", option, tmp_path)
+    assert "cannot be read: No such file or directory; " in refusal("predict", option, tmp_path / f"none{suffix}")

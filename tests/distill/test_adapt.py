@@ -17,6 +17,7 @@ from sparda_core.distill.config import TrainConfig
 from sparda_core.distill.rows import Corpus
 from sparda_core.distill.train import Habits
 from sparda_core.errors import ConfigError, WeightsError
+from sparda_core.locks import locked
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.convert_model import convert_model
 from sparda_core.models.decoder import Decoder
@@ -159,6 +160,62 @@ def test_adapt_refuses_places_that_collide_and_says_when_no_loss_can_be_told(
     assert main(given) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "no held-out document of >= 448 tokens in the text: no loss of held-out text is told" in said
+
+
+def small_run(folder: Path, *extra: str) -> list[str]:
+    """A run of one step, into folder/out."""
+    write_gguf(folder / "small.gguf")
+    (folder / "text.txt").write_text(" ".join(f"line {i} of the text" for i in range(200)))
+    return [
+        "adapt", "--model", str(folder / "small.gguf"), "--text", str(folder / "text.txt"), "--out",
+        str(folder / "out"), "--steps", "1", "--batch", "1", "--window", "448", "--first-position", "384", "--held-out",
+        "0", "--evaluate-windows", "0", *extra,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["out", "out.checkpoint", "elsewhere"])
+def test_two_adaptations_into_one_folder_or_one_checkpoint_are_kept_apart(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARDA_CACHE", str(tmp_path / "cache"))
+    run = small_run(tmp_path, *(["--checkpoint", str(tmp_path / name)] if name == "elsewhere" else []))
+    option = "out" if name == "out" else "checkpoint"
+    with locked(tmp_path / name):
+        assert main(run) == 2
+    assert f"{option}={str(tmp_path / name)!r} is being written by another run" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main(run) == 0
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_adapt_refuses_folders_that_are_not_there_before_it_reads_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparda_core.distill.adapt_command.read_model", lambda *_a, **_k: pytest.fail("read"))
+    run, missing = small_run(tmp_path), tmp_path / "no" / "model"
+    for words in (["--out", str(missing)], ["--results", str(missing)], ["--checkpoint", str(missing)]):
+        assert main([*run, *words]) == 2
+        assert f"{missing}: its folder {str(missing.parent)!r} does not exist" in capsys.readouterr().err
+    assert main([*run, "--results", str(tmp_path / "out.checkpoint")]) == 2
+    assert "is the place of the checkpoint" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_adapt_encodes_ids_of_another_tokenizer_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def stop(_sources: Any, need: Any, *_given: Any, **_options: Any) -> None:
+        asked.append(need.decode([72]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sparda_core.distill.adapt_command.prepare", stop)
+    monkeypatch.setattr("sparda_core.distill.adapt_command.sources_of", lambda _args: ([], None))
+    run = small_run(tmp_path)
+    tokenizer = read_model(tmp_path / "small.gguf").tokenizer
+    assert tokenizer is not None
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_json())
+    assert main([*run, "--mds", "shards", "--source-tokenizer", str(tmp_path / "tokenizer.json")]) == 130
+    assert asked == [tokenizer.decode([72])]
 
 
 def test_the_help_of_adapt_names_each_default_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,8 +179,16 @@ def test_a_missing_tensorboard_is_told_before_a_text_is_read(folder: Path, monke
 def test_two_runs_into_one_file_are_kept_apart(folder: Path) -> None:
     with locked(folder / "out.safetensors"), pytest.raises(ConfigError, match="being written by another run"):
         run(parsed(folder))
+    kept = folder / "kept"
+    with locked(kept), pytest.raises(ConfigError, match=r"checkpoint=.* another run.* name another --checkpoint"):
+        run(parsed(folder, "--checkpoint", str(kept)))
     assert run(parsed(folder, "--steps", "1")) == 0
     assert not list(folder.glob("*.lock"))
+
+
+def test_results_do_not_take_the_place_of_the_checkpoint(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="is the place of the checkpoint; name another file"):
+        run(parsed(folder, "--recall-window", "512", "--results", str(folder / "out.safetensors.checkpoint")))
 
 
 def test_a_run_that_diverges_stops_and_writes_no_weights(folder: Path) -> None:

@@ -43,6 +43,9 @@ def test_a_folder_gives_its_files_that_match_in_the_order_of_names(tmp_path: Pat
     for paths, pattern, said in (([tmp_path], "*.rst", "no file that matches"), ([tmp_path / "no"], "*", "cannot be")):
         with pytest.raises(ConfigError, match=said):
             TextFiles(paths, pattern)
+    for path in ("/dev/null", "/dev/zero"):  # read twice, they would give nothing, or never end
+        with pytest.raises(ConfigError, match="is not an ordinary file"):
+            TextFiles([Path(path)])
 
 
 def test_the_split_is_by_content_and_about_as_large_as_asked_for(tmp_path: Path) -> None:
@@ -89,6 +92,24 @@ def test_a_second_run_finds_what_the_first_one_encoded(tmp_path: Path) -> None:
     assert again.train.sha256 == first.train.sha256
     prepare([Documents(many(31))], need(encode=counting), tmp_path)
     assert len(calls) > seen + 20
+
+
+def test_text_prepared_from_the_ids_of_one_tokenizer_is_not_taken_for_that_of_another(tmp_path: Path) -> None:
+    class Numbers:
+        def __len__(self) -> int:
+            return 1
+
+        def read(self, index: int) -> Any:
+            yield Ids("n", np.array([7, 8]))
+
+        def fingerprint(self) -> str:
+            return "numbers"
+
+    def prepared(by: str) -> bytes:
+        decoding = need(decode=lambda ids: "".join(f"{by}{i}" for i in ids), decoder=by)
+        return bytes(prepare([Numbers()], decoding, tmp_path).train.ids.astype(np.uint8))
+
+    assert [prepared("a"), prepared("b"), prepared("a")] == [b"a7a8", b"b7b8", b"a7a8"]
 
 
 def test_shares_hold_at_every_point_until_a_source_ends() -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from sparda_core.files import check_place, whole_file, write_whole
+from sparda_core.files import check_place, read_whole, whole_file, write_whole
 
 
 @pytest.fixture
@@ -80,3 +81,17 @@ def test_every_writer_of_the_package_goes_through_here() -> None:
     own = [path for path in package.rglob("*.py") if re.search(r"mkstemp|O_EXCL", path.read_text(encoding="utf-8"))]
     assert [path.name for path in own] == ["files.py"]
     assert own[0].parent == package
+
+
+def test_a_pipe_is_read_to_its_end_and_what_does_not_end_is_refused(tmp_path: Path, pipe: Path) -> None:
+    with subprocess.Popen(["sh", "-c", f"printf grün > {pipe}"]) as writer:
+        assert read_whole(pipe) == "grün"
+        writer.wait()
+    with pytest.raises(OSError, match="/dev/zero") as refused:
+        read_whole(Path("/dev/zero"), most_bytes=1000)
+    assert "goes on for more than 1000 bytes" in str(refused.value)
+    (tmp_path / "long.txt").write_text("a" * 2000)
+    assert len(read_whole(tmp_path / "long.txt", most_bytes=1000)) == 2000
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(UnicodeDecodeError):
+        read_whole(tmp_path / "bytes")

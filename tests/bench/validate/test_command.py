@@ -88,7 +88,7 @@ def test_a_run_on_a_cpu_measures_predicts_and_says_when_the_machine_is_busy(
         (("--draw", "3"), "--out FILE"),
         (("--draw", "3", "--out", "no/such/folder/x.json"), "no/such/folder"),
         (("--only", "nothing-like-it"), "--list shows them"),
-        (("--predict-only", "--out", "no-such-folder"), "no record|no validation|No such file"),
+        (("--predict-only", "--out", "no-such-folder"), "no folder of records; measure cells into it first"),
         (("--cells", "no-such-file.json"), "no-such-file.json"),
         (("--device", "tpu"), "cuda"),
         (("--limit-s", "0"), ">= 1"),
