@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from sparda_core.errors import PlanError
 from sparda_core.plan import Lane, Op, StepPlan
 
 
@@ -33,7 +32,7 @@ class Segment:
 
 
 def segments_of(plan: StepPlan) -> tuple[Segment, ...]:
-    """The plan's segments in the order in which the host issues them; raises PlanError where a copy comes first."""
+    """The plan's segments in the order in which the host issues them. A copy that comes first is in no `lists`."""
     return tuple(_put_off(_cut(plan)))
 
 
@@ -44,10 +43,9 @@ def _cut(plan: StepPlan) -> list[Segment]:
     for op in plan:
         waits = tuple(name for name in op.after if lane_of[name] != op.lane)
         if op.lane != Lane.COMPUTE:
-            if not found:
-                raise PlanError(f"op {op.name!r} comes first: no operation before it makes its list")
-            behind = next(at for at in range(len(found) - 1, -1, -1) if not found[at].on_host)
-            found[behind] = attrs.evolve(found[behind], lists=(*found[behind].lists, op.name))
+            behind = next((at for at in range(len(found) - 1, -1, -1) if not found[at].on_host), None)
+            if behind is not None:
+                found[behind] = attrs.evolve(found[behind], lists=(*found[behind].lists, op.name))
             found.append(Segment(ops=(op,), on_host=True))
         elif found and not waits and not found[-1].on_host:
             found[-1] = attrs.evolve(found[-1], ops=(*found[-1].ops, op))

@@ -110,7 +110,7 @@ def test_a_missing_section_is_named(section: str) -> None:
         ("beside products", {"co": "engine"}, "no row with co='engine'"),
         ("beside products", {"first": True}, "no row with co='gather', first=True"),
         ("copy-engine", {"way": "d2h"}, "no row with way='d2h'"),
-        ("host lists", {"what": "list"}, "no row with what='list'"),
+        ("host lists", {"what": "whole"}, "no row with what='whole'"),
         ("launches", {"what": "graph"}, "no row with what='graph'"),
         ("gather", {"in_flight_kib": 16}, "needs two sizes in flight"),
     ],

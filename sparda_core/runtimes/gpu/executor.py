@@ -112,8 +112,12 @@ def pieces_of(
         steps = _gated(steps, gate)
     if not host_lists:
         return (Piece(steps, lanes, joins=_unjoined(steps)),)
-    by_name = {step.op.name: step for step in steps}
-    return tuple(_cut(segment, by_name, lanes, ask) for segment in segments_of(plan))
+    by_name, segments = {step.op.name: step for step in steps}, segments_of(plan)
+    listed = {name for segment in segments for name in segment.lists}
+    for op in (segment.ops[0] for segment in segments if segment.on_host):
+        if op.name not in listed:
+            raise PlanError(f"op {op.name!r} comes first: no operation before it makes its list")
+    return tuple(_cut(segment, by_name, lanes, ask) for segment in segments)
 
 
 def _cut(segment: Segment, by_name: Mapping[str, Issued], lanes: Lanes, ask: Issue | None) -> Piece:

@@ -182,6 +182,10 @@ def test_an_operation_without_a_binding_is_refused_by_name() -> None:
     plan = plan_of("query", "offload-sync")
     with pytest.raises(PlanError, match=r"'embed'.*no binding"):
         pieces_of(plan, {}, SerialLanes(), host_lists=False)
+    ops = [op for op in plan if op.kind == Kind.FETCH]
+    first = attrs.evolve(plan, ops=[attrs.evolve(op, after=()) for op in ops])
+    with pytest.raises(PlanError, match=r"'fetch/0' comes first"):
+        pieces_of(first, {Kind.FETCH: lambda _: None}, SerialLanes(), host_lists=True)
 
 
 def test_operations_run_once_and_in_the_order_of_the_plan() -> None:
