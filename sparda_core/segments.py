@@ -14,6 +14,11 @@ import attrs
 
 from sparda_core.plan import Lane, Op, StepPlan
 
+#: Pieces that the host submits to the copy engine in one call, which begins when the call returns.
+AT_ONCE = 64
+#: Pieces of memory that the host gathers into in turn: into one, while a copy reads the other.
+STAGED = 2
+
 
 @attrs.frozen(kw_only=True)
 class Segment:

@@ -8,8 +8,9 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Op, Phase, StepPlan
+from sparda_core.segments import AT_ONCE
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
-from sparda_core.simulator.launches import AT_ONCE, GATHERS, needs_host_list
+from sparda_core.simulator.launches import GATHERS, needs_host_list
 from sparda_core.simulator.profile import CROWD, FLOPS, HBM, LIGHT, LINK, PRODUCT, Charge, Grid, Price, moves
 from sparda_core.simulator.quantity import Quantity
 from sparda_core.work import Work

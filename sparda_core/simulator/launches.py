@@ -7,10 +7,8 @@ from sparda_core.plan import Phase
 LAUNCHES = ("graph", "segments", "eager")
 #: Engines whose copies the host submits: a list of misses that the device makes must reach the host first.
 HOST_LIST_ENGINES = ("copy-engine", "cpu-gather")
-#: The one whose host gathers blocks first, into this many pieces of memory in turn.
-GATHERS, STAGED = "cpu-gather", 2
-#: Pieces that the host submits to a copy engine in one call; the engine begins when the call returns.
-AT_ONCE = 64
+#: The one whose host gathers blocks first.
+GATHERS = "cpu-gather"
 
 
 def needs_host_list(engine: str) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import attrs
 
 from sparda_core.plan import Lane, Phase, StepPlan
-from sparda_core.segments import segments_of
-from sparda_core.simulator.launches import GATHERS, STAGED, needs_host_list
+from sparda_core.segments import STAGED, segments_of
+from sparda_core.simulator.launches import GATHERS, needs_host_list
 
 #: Of every lane: how many of its operations have ended; and how many more.
 Heads = tuple[int, ...]

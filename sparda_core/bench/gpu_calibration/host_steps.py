@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
 import torch
 
 from sparda_core.bench.gpu_calibration.pool import Pool
@@ -17,40 +16,21 @@ from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.bench.gpu_clock import finish, has_gpu, new_mark
 from sparda_core.device_view import Choice
 from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
-from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
+from sparda_core.plan import Kind, Op
 from sparda_core.runtimes.gpu.engines import HostListEngine
 from sparda_core.runtimes.gpu.executor import Issue, Piece, pieces_of
 from sparda_core.runtimes.gpu.graphs import Captured, Eager, Replays, StepKey
 from sparda_core.runtimes.gpu.lanes import StreamLanes, lanes_of
 from sparda_core.runtimes.gpu.options import CopySize
 from sparda_core.runtimes.gpu.tier import LayerTier
+from sparda_core.simulator.gpu_fit.host_steps import LAYERS, ROWS, plan_of
 
-#: Products of a layer, and rows of each: about a quarter of a millisecond at the 8B shape, as a layer of its steps.
-PRODUCTS, ROWS = 4, 16
-#: Layers of a step whose blocks are copied.
-LAYERS = 12
+#: Products of a layer: about a quarter of a millisecond at the 8B shape, as a layer of its steps.
+PRODUCTS = 4
 #: Rows whose lists there is room for: a list comes down whole, however little it says.
 PLACES = 24
 _KEY = StepKey(1)
 _SIZE = CopySize(ctas=1, in_flight_bytes=16384, source="no copy kernel runs")
-
-
-def plan_of(layers: int, *, early: bool, copies: bool = True) -> StepPlan:
-    """A copy is waited for at once, or, `early`, a layer later."""
-    ops = [Op(kind=Kind.EMBED)]
-    for layer in range(layers):
-        ops += [Op(kind=Kind.MLP, layer=layer), Op(kind=Kind.DIFF, layer=layer)]
-        ops.append(Op(kind=Kind.FETCH, layer=layer, lane=Lane.H2D, after=(f"{Kind.DIFF}/{layer}",)))
-        for reader in [layer - 1] * (layer > 0) if early else [layer]:
-            ops.append(Op(kind=Kind.ATTEND, layer=reader, after=(f"{Kind.FETCH}/{reader}",)))
-    if early:
-        ops.append(Op(kind=Kind.ATTEND, layer=layers - 1, after=(f"{Kind.FETCH}/{layers - 1}",)))
-    if not copies:
-        ops = [attrs.evolve(op, after=()) for op in ops if op.kind != Kind.FETCH]
-    return StepPlan(
-        ops=ops, phase=Phase.DECODE, runtime="calibration", selector="none", lead=int(early), resident_layers=0,
-        engine="copy-engine",
-    )  # fmt: skip
 
 
 class HostSteps:
@@ -63,7 +43,9 @@ class HostSteps:
         self, sizes: Sizes, pool: Pool, engine: HostListEngine, count: int, *, early: bool, copies: bool = True
     ) -> None:
         self._pool, self._engine, self._count = pool, engine, count
-        self._plan = plan_of(LAYERS if has_gpu() else 2, early=early, copies=copies)
+        self._plan = plan_of(
+            LAYERS if has_gpu() else 2, engine=engine.name, early=early, copies=copies
+        )  # fmt: skip
         self.layers = len([op for op in self._plan if op.kind == Kind.DIFF])
         self._x, self._w, self._y = _operands(sizes, pool)
         self._source, self._target = pool.cut(sizes.block_kib)

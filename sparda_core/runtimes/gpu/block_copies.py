@@ -16,12 +16,11 @@ import numpy.typing as npt
 import torch
 
 from sparda_core.errors import LaneError
+from sparda_core.segments import AT_ONCE
 
 Ints = npt.NDArray[np.int64]
 
 _LIBRARY = "libcuda.so.1"
-#: Pieces of one call.
-AT_ONCE = 64
 
 
 class _Attributes(ctypes.Structure):

@@ -17,6 +17,7 @@ from sparda_core.runtimes.gpu.block_copies import copy_blocks
 from sparda_core.runtimes.gpu.host_list import HostList, Ints, Staging
 from sparda_core.runtimes.gpu.options import CopySize
 from sparda_core.runtimes.gpu.tier import LayerTier
+from sparda_core.segments import STAGED
 
 
 class Engine(abc.ABC):
@@ -125,10 +126,6 @@ class CopyEngine(HostListEngine):
         assert tier.host is not None
         assert tier.slots is not None
         copy_blocks(tier.host.array, tier.slots.array, source_ids, target_ids)
-
-
-#: Pieces of memory that gathers take in turn: into one, while a copy reads the other.
-STAGED = 2
 
 
 class CpuGather(HostListEngine):
