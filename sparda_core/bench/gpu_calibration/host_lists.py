@@ -32,7 +32,7 @@ def measure(sizes: Sizes, pool: Pool) -> list[Row]:
                         ..., rest: of issuing everything else, which is a segment and the question for the next list
     calls               the host's time of a list by calls of `at_once` pieces, and `device`: until all have arrived
     """
-    rows = [{"what": "whole", "blocks": 0, "us": _whole(sizes, pool)}]
+    rows: list[Row] = [{"what": "whole", "blocks": 0, "us": _whole(sizes, pool)}]
     counts = [min(blocks, pool.cut(sizes.block_kib)[1].shape[0]) for blocks in (0, *sizes.list_blocks)]
     for engine in (CopyEngine, CpuGather):
         for early in (False, True):

@@ -104,7 +104,7 @@ class HostSteps:
         }  # fmt: skip
 
     def _products(self, _: Op) -> None:
-        for _ in range(PRODUCTS):
+        for _again in range(PRODUCTS):
             torch.mm(self._x, self._w, out=self._y)
 
     def _diff(self, op: Op) -> None:

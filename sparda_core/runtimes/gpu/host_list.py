@@ -18,7 +18,7 @@ class HostList:
         on_gpu, most = diff.count.device.type == "cuda", diff.source.numel()
         # Pinned: into other memory a copy is awaited at once.
         here = torch.empty(2 * most + 1, dtype=torch.int32, pin_memory=on_gpu)
-        self._here = here.split((1, most, most))
+        self._here = here[:1], here[1 : most + 1], here[most + 1 :]
         self._count, self._source, self._target = (part.numpy() for part in self._here)
         self._came = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         self.asked = False
