@@ -35,7 +35,7 @@ SHARES = {
 CARRIED = {
     "memory": ("reserved_bytes", "link_hbm_weight"),
     "compute": ("product_cluster", "wave_share", "ridge_bend"),
-    "launch": ("step_s", "list_s"),
+    "launch": ("step_s", "list_s", "segment_s"),
     "kernels": (
         "score_s", "select_s", "diff_s", "attend_s", "product_s", "project_s", "output_s", "mlp_s", "head_s",
     ),
@@ -44,8 +44,8 @@ CARRIED = {
         "beside_bend", "late_bytes_per_s", "late_bend", "drag_per_byte", "drag_most_bytes", "sm_in_flight_bytes",
         "pairs", "crowded_bytes_per_s",
     ),
-    "copy_engine": ("call_s", "submit_s"),
-    "cpu_gather": ("call_s", "gather_bytes_per_s"),
+    "copy_engine": ("call_s", "start_s", "submit_s"),
+    "cpu_gather": ("call_s", "gather_bytes_per_s", "land_s"),
 }  # fmt: skip
 
 Table = dict[str, Any]

@@ -68,7 +68,7 @@ class Engine(Lanes):
     def _add_replica(self, replica: int, bill: Bill) -> Ledger:
         layout, costs = self.layout, bill.costs[replica]
         ledger = Ledger(len(costs))
-        host = Host(costs, layout.after, ledger.ends) if bill.host else None
+        host = Host(costs, layout.order, layout.listed, ledger.ends) if bill.host else None
         if host is not None:
             self._hosts.append(host)
         for number, ops in enumerate(layout.lanes):

@@ -75,14 +75,16 @@ class Launch:
 
     graph_s  from one kernel to the next in a graph
     eager_s  of host time to launch a kernel, or submit a copy
-    step_s   to launch a graph: from step to step, and from segment to segment
-    list_s   for a list made on the device to reach the host: from the end of its kernel to the host's next call
+    step_s   to launch a graph: from step to step
+    list_s   for a list made on the device to reach the host: from the end of its kernel until the host goes on
+    segment_s  of host time to launch a segment of a step and to ask for the list that it makes; None: as `step_s`
     """
 
     graph_s: Quantity = number("s", 1e-8, 1e-4)
     eager_s: Quantity = number("s", 1e-7, 1e-3)
     step_s: Quantity = number("s", 1e-7, 1e-2)
     list_s: Quantity = number("s", 1e-7, 1e-2)
+    segment_s: Quantity | None = attrs.field(default=None, metadata={"unit": "s", "plausible": (1e-7, 1e-2)})
 
 
 def _own() -> Any:
@@ -268,12 +270,16 @@ class Uva:
 class CopyEngine:
     """Copies that the host lists: a fixed cost per call, one per piece. Holds no SMs; one call at a time each way.
 
-    submit_s  host time for each piece of a call, while the first of them move already; None: no matter
+    start_s   host time of a list's submission before its first piece; None: a launch by the host, `launch.eager_s`
+    submit_s  host time for each piece; the pieces of one call move when it returns. None: no matter
     """
 
     call_s: Quantity = number("s", 1e-7, 1e-3)
     whole_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
     pieces: PieceCurve
+    start_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-2), "zero": True}
+    )
     submit_s: Quantity | None = attrs.field(
         default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-3), "zero": True}
     )
@@ -286,10 +292,16 @@ class CopyEngine:
 
 @attrs.frozen(kw_only=True)
 class CpuGather:
-    """Host threads gather into one pinned buffer, then one copy (InfiniGen's way)."""
+    """Host threads gather into one pinned buffer, then one copy (InfiniGen's way).
+
+    call_s              host time of a gather of nothing
+    gather_bytes_per_s  of all the host's threads
+    land_s              what copy and scatter take beyond the link's time for the bytes; None: no matter
+    """
 
     call_s: Quantity = number("s", 1e-7, 1e-2)
     gather_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
+    land_s: Quantity | None = attrs.field(default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-2), "zero": True})
 
 
 @attrs.frozen(kw_only=True)

@@ -8,8 +8,9 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Op, Phase, StepPlan
+from sparda_core.segments import AT_ONCE
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
-from sparda_core.simulator.launches import needs_host_list
+from sparda_core.simulator.launches import GATHERS, needs_host_list
 from sparda_core.simulator.profile import CROWD, FLOPS, HBM, LIGHT, LINK, PRODUCT, Charge, Grid, Price, moves
 from sparda_core.simulator.quantity import Quantity
 from sparda_core.work import Work
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Kinds whose kernels are no light ones. "product" is one of a library's by itself.
 _CROWDS = {Kind.MLP: PRODUCT, Kind.HEAD: PRODUCT, "product": PRODUCT, Kind.ATTEND: CROWD}
-#: Times that a byte crosses host memory: gathered (read, written), then read by the copy.
-_PASSES = {"cpu-gather": 3.0}
+#: Times that a byte crosses host memory when it is gathered (read, written) before a copy reads it.
+_GATHER_PASSES = 2.0
 
 
 def cuts(op: Op) -> bool:
@@ -74,7 +75,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
     inner_s = max(0, work.launches - 1) * gap_s
     return Price(
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
-        latency_s=inner_s + _latency_s(profile, work, plan.engine), launches_s=inner_s, charges=charges, copies=True,
+        latency_s=inner_s + _latency_s(profile, op, work, plan), launches_s=inner_s, charges=charges, copies=True,
         ctas=gather.grid.ctas if gather else 0, grid=gather.grid if gather else None,
         copy_caps=gather.copy_caps if gather else (), late_caps=gather.late_caps if gather else (),
         drag=_drag(profile, work) if gather else 0.0,
@@ -93,24 +94,46 @@ def _queue(work: Work) -> str:
 
 
 def _issue_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
-    """Host time to issue an operation: nothing inside a graph, else a call for each launch; a list is waited for."""
-    launch = profile.launch
-    call_s = work.launches * launch.eager_s.value
+    """Host time until an operation is issued: nothing inside a graph, else a call for each launch.
+
+    At a cut the host waits for the list first, then gathers all of it, or submits the pieces of a first call.
+    """
     if _is_cut(profile, op, plan):
-        return launch.list_s.value + call_s
-    return call_s if profile.launches_of(plan) == "eager" else 0.0
+        return profile.launch.list_s.value + _taken_up_s(profile, work, plan)
+    return work.launches * profile.launch.eager_s.value if profile.launches_of(plan) == "eager" else 0.0
+
+
+def _taken_up_s(profile: GpuProfile, work: Work, plan: StepPlan) -> float:
+    """Host time from a list in hand to the first byte on its way."""
+    if not work.h2d_bytes:
+        return 0.0
+    law = engine_of(profile, plan.engine)
+    if isinstance(law, CpuGather):
+        return law.call_s.value + work.h2d_bytes / _gather_rate(profile, law)
+    assert isinstance(law, CopyEngine)
+    start_s = (law.start_s or profile.launch.eager_s).value
+    return start_s + min(work.pieces, AT_ONCE) * _value(law.submit_s)
+
+
+def _gather_rate(profile: GpuProfile, law: CpuGather) -> float:
+    """Bytes a second that the host gathers for one GPU: those of one host gather at the same time."""
+    shared = profile.memory.host_bytes_per_s.value / (_GATHER_PASSES * profile.gpus)
+    return min(law.gather_bytes_per_s.value, shared)
 
 
 def _then_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
-    """After a cut the host submits or gathers what it has the list of, then launches the next segment, a graph."""
+    """After a cut the host submits the pieces that are left, while the first ones move, and launches a segment."""
     if not _is_cut(profile, op, plan):
         return 0.0
-    segment_s = profile.launch.step_s.value if profile.launches_of(plan) == "segments" else 0.0
-    law = engine_of(profile, plan.engine)
-    if isinstance(law, CpuGather):
-        return segment_s + work.h2d_bytes / law.gather_bytes_per_s.value
-    submit = law.submit_s.value if isinstance(law, CopyEngine) and law.submit_s else 0.0
-    return segment_s + work.pieces * submit
+    launch, law = profile.launch, engine_of(profile, plan.engine)
+    segment_s = (launch.segment_s or launch.step_s).value if profile.launches_of(plan) == "segments" else 0.0
+    if not isinstance(law, CopyEngine):
+        return segment_s
+    return segment_s + max(0, work.pieces - AT_ONCE) * _value(law.submit_s)
+
+
+def _value(quantity: Quantity | None) -> float:
+    return 0.0 if quantity is None else float(quantity.value)
 
 
 def _is_cut(profile: GpuProfile, op: Op, plan: StepPlan) -> bool:
@@ -160,8 +183,8 @@ def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> li
     cross = profile.link.crosstalk
     charges = []
     if work.h2d_bytes:
-        uses = {"h2d": 1.0, "d2h": cross, "hbm": hbm, "host": _PASSES.get(plan.engine, 1.0)}
-        cap = _h2d_rate(profile, op, work, plan.engine)
+        uses = {"h2d": 1.0, "d2h": cross, "hbm": hbm, "host": _passes(profile, op, plan)}
+        cap = _h2d_rate(profile, op, work, plan)
         charges.append(Charge(label=LINK, size=work.h2d_bytes, uses=uses, cap=cap))
     if work.d2h_bytes:
         uses = {"d2h": 1.0, "h2d": cross, "hbm": hbm, "host": 1.0}
@@ -170,13 +193,20 @@ def _link_charges(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> li
     return charges
 
 
-def _h2d_rate(profile: GpuProfile, op: Op, work: Work, engine: str) -> float:
-    link, law = profile.link.h2d_bytes_per_s.value, engine_of(profile, engine)
+def _passes(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
+    """Times that a byte crosses host memory while it is copied: what the host gathers before that is its own time."""
+    gathers = plan.engine == GATHERS and not _is_cut(profile, op, plan)
+    return 1.0 + _GATHER_PASSES * gathers
+
+
+def _h2d_rate(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
+    link, law = profile.link.h2d_bytes_per_s.value, engine_of(profile, plan.engine)
     if isinstance(law, Uva):
         # With all of its blocks placed and nothing beside.
         return _copy_ctas(profile, op, work, 1).copy_caps[-1][0]
     if isinstance(law, CpuGather):
-        return 1 / (1 / law.gather_bytes_per_s.value + 1 / link)
+        # At a cut the gathering is the host's time, before the copy is issued.
+        return link if _is_cut(profile, op, plan) else 1 / (1 / law.gather_bytes_per_s.value + 1 / link)
     if work.pieces < 1:
         raise ProfileError(f"op {op.name!r} moves {work.h2d_bytes:g} bytes in {work.pieces} pieces; must be >= 1")
     return law.bytes_per_s(work.h2d_bytes / work.pieces, link)
@@ -242,11 +272,14 @@ def _drag(profile: GpuProfile, work: Work) -> float:
     return profile.uva.drag(work.sms, in_flight=work.in_flight_bytes, cluster=work.cluster, piece=piece)
 
 
-def _latency_s(profile: GpuProfile, work: Work, engine: str) -> float:
+def _latency_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
+    engine = plan.engine
     if work.h2d_bytes:
         law = engine_of(profile, engine)
         if isinstance(law, Uva):
             return (law.repeated_round_trip_s if work.repeated else law.round_trip_s).value
+        if isinstance(law, CpuGather):
+            return _value(law.land_s) + (0.0 if _is_cut(profile, op, plan) else law.call_s.value)
         return law.call_s.value
     by_engine = work.d2h_bytes and needs_host_list(engine) and profile.copy_engine
     return by_engine.call_s.value if by_engine else 0.0

@@ -1,4 +1,4 @@
-"""The host: issues operations one after another in plan order, and waits where an operation needs it to."""
+"""The host: issues operations one after another, and waits where an operation needs it to."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ class Host:
 
     Each costs its issue time, and what the host does after it. Where an operation makes the host wait,
     the host goes on once everything in its `after` has ended; its and all later issue times follow from there.
+    `order` is that in which it issues them (`Layout.order`).
     """
 
-    __slots__ = ("_after", "_base_ns", "_costs", "_ended", "_next", "_spent_s", "issued_ns")
+    __slots__ = ("_after", "_base_ns", "_costs", "_ended", "_next", "_order", "_spent_s", "issued_ns")
 
-    def __init__(self, costs: Sequence[Cost], after: Sequence[Sequence[int]], ended: Sequence[int]) -> None:
-        self._costs, self._after, self._ended = costs, after, ended
+    def __init__(
+        self, costs: Sequence[Cost], order: Sequence[int], after: Sequence[Sequence[int]], ended: Sequence[int]
+    ) -> None:
+        self._costs, self._order, self._after, self._ended = costs, order, after, ended
         self._next = self._base_ns = 0
         # Seconds since the base are summed up before they are rounded: rounding each would add up.
         self._spent_s = 0.0
@@ -34,16 +37,17 @@ class Host:
         """Issue until something must be waited for; True where anything was issued."""
         first = self._next
         while self._next < len(self._costs):
-            price = self._costs[self._next].price
+            op = self._order[self._next]
+            price = self._costs[op].price
             if price.host_waits:
-                ends = [self._ended[wait] for wait in self._after[self._next]]
+                ends = [self._ended[wait] for wait in self._after[op]]
                 if any(end < 0 for end in ends):
                     break
                 here_ns = self._base_ns + ceil_ns(self._spent_s)
                 if ends and max(ends) > here_ns:
                     self._base_ns, self._spent_s = max(ends), 0.0
             self._spent_s += price.issue_s
-            self.issued_ns[self._next] = self._base_ns + ceil_ns(self._spent_s)
+            self.issued_ns[op] = self._base_ns + ceil_ns(self._spent_s)
             self._spent_s += price.then_s
             self._next += 1
         return self._next > first

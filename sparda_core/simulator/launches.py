@@ -7,6 +7,8 @@ from sparda_core.plan import Phase
 LAUNCHES = ("graph", "segments", "eager")
 #: Engines whose copies the host submits: a list of misses that the device makes must reach the host first.
 HOST_LIST_ENGINES = ("copy-engine", "cpu-gather")
+#: The one whose host gathers blocks first.
+GATHERS = "cpu-gather"
 
 
 def needs_host_list(engine: str) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import attrs
 
-from sparda_core.plan import Lane, StepPlan
+from sparda_core.plan import Lane, Phase, StepPlan
+from sparda_core.segments import STAGED, segments_of
+from sparda_core.simulator.launches import GATHERS, needs_host_list
 
 #: Of every lane: how many of its operations have ended; and how many more.
 Heads = tuple[int, ...]
@@ -39,7 +41,8 @@ class Layout:
     lanes    positions of each lane's operations, for every lane that has one; the compute lane last
     compute  True where the last of `lanes` is the compute lane
     waits    of each operation: those of other lanes that must have ended before it starts
-    after    of each operation: all of `Op.after`
+    order    in which the host issues them
+    listed   of each operation: those that must have ended before the host takes it up, where it has to wait
     watched  whether an operation of another lane waits for it
     stretches  those looked at before
     """
@@ -47,7 +50,8 @@ class Layout:
     lanes: tuple[tuple[int, ...], ...]
     compute: bool
     waits: tuple[tuple[int, ...], ...]
-    after: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+    listed: tuple[tuple[int, ...], ...]
     watched: tuple[bool, ...]
     stretches: dict[tuple[Heads, Extents], Stretch] = attrs.field(factory=dict, eq=False, repr=False)
     _forms: dict[Hashable, int] = attrs.field(factory=dict, eq=False, repr=False)
@@ -95,6 +99,28 @@ def layout_of(plan: StepPlan) -> Layout:
     return layout
 
 
+def _order(plan: StepPlan, at: Mapping[str, int]) -> tuple[int, ...]:
+    """The plan's, unless its copies need a list on the host."""
+    if not _host_lists(plan):
+        return tuple(range(len(plan.ops)))
+    return tuple(at[op.name] for segment in segments_of(plan) for op in segment.ops)
+
+
+def _listed(plan: StepPlan, after: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """What an operation waits for; a host gather also for the copy that last read the memory it gathers into."""
+    listed = list(after)
+    if plan.engine == GATHERS and _host_lists(plan):
+        copies = [position for position, op in enumerate(plan.ops) if op.lane != Lane.COMPUTE]
+        for copy, before in zip(copies[STAGED:], copies, strict=False):
+            listed[copy] = (*listed[copy], before)
+    return tuple(listed)
+
+
+def _host_lists(plan: StepPlan) -> bool:
+    lanes = {op.lane for op in plan.ops}
+    return needs_host_list(plan.engine) and plan.phase == Phase.DECODE and lanes == {Lane.COMPUTE, Lane.H2D}
+
+
 def _lay_out(plan: StepPlan) -> Layout:
     at = {op.name: position for position, op in enumerate(plan.ops)}
     after = tuple(tuple(at[name] for name in op.after) for op in plan.ops)
@@ -107,6 +133,6 @@ def _lay_out(plan: StepPlan) -> Layout:
     order = [*(lane for lane in Lane if lane != Lane.COMPUTE), Lane.COMPUTE]
     lanes = [tuple(i for i, op in enumerate(plan.ops) if op.lane == lane) for lane in order]
     return Layout(
-        lanes=tuple(lane for lane in lanes if lane), compute=bool(lanes[-1]), waits=waits, after=after,
-        watched=tuple(i in watched for i in range(len(plan.ops))),
+        lanes=tuple(lane for lane in lanes if lane), compute=bool(lanes[-1]), waits=waits,
+        order=_order(plan, at), listed=_listed(plan, after), watched=tuple(i in watched for i in range(len(plan.ops))),
     )  # fmt: skip

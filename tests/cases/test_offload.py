@@ -74,10 +74,13 @@ def _calls(word: str) -> Iterator[tuple[str, str]]:
                 yield path.relative_to(PACKAGE).as_posix(), ast.unparse(node)
 
 
-def test_nothing_is_copied_to_the_host_without_waiting() -> None:
-    """Two copies do not wait, both to the device; no other may come. A benchmark's copies are for their time alone."""
+def test_nothing_is_read_on_the_host_before_it_has_come() -> None:
+    """Two copies to the device do not wait. One to the host does not either: a list of misses, and `HostList.told`
+    waits for its event before it looks. No other may come. A benchmark's copies are for their time alone.
+    """
     assert [call for call in _calls("non_blocking") if not call[0].startswith("bench/")] == [
         ("runtimes/gpu/engines.py", "arrived.copy_(gathered, non_blocking=True)"),
+        ("runtimes/gpu/host_list.py", "here.copy_(there, non_blocking=True)"),
         ("runtimes/gpu/upload.py", "target.copy_(staged, non_blocking=True)"),
     ]
 

@@ -11,6 +11,7 @@ import numpy as np
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_fit.beside import LAYERS, products_s
 from sparda_core.simulator.gpu_fit.contention import predicted
+from sparda_core.simulator.gpu_fit.host_steps import layer_s as host_layer_s
 from sparda_core.simulator.gpu_fit.kernels import LAYER, OWN
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.gpu_price import kind_alone_s
@@ -81,19 +82,26 @@ class Machine:
         return [{"what": what, "us": self.seen(1e6 * value)} for what, value in us.items()]
 
     def _lists(self) -> list[Row]:
-        p, rows = self.profile, []
+        """Steps whose layers take little but for their copies: noise of what is subtracted would add up."""
+        p, layer_s = self.profile, 2e-5
         assert p.cpu_gather is not None
         assert p.copy_engine is not None
-        call_s, rate = p.cpu_gather.call_s.value, p.cpu_gather.gather_bytes_per_s.value
-        piece_s = p.copy_engine.submit_s.value if p.copy_engine.submit_s else 3e-7
-        for blocks in (16, 150, 600):
-            size = blocks * 32768
-            for what, seconds in (
-                ("list", p.launch.list_s.value), ("copy-engine, host", 1e-5 + blocks * piece_s),
-                ("cpu-gather, host", call_s + size / rate),
-            ):
-                rows.append({"what": what, "blocks": blocks, "bytes": size, "us": self.seen(1e6 * seconds)})
-        return rows
+        submit_s = p.copy_engine.submit_s.value if p.copy_engine.submit_s else 0.0
+        start_s = (p.copy_engine.start_s or p.launch.eager_s).value
+        segment_s = (p.launch.segment_s or p.launch.step_s).value
+        seen: list[tuple[str, int, float]] = [("whole", 0, layer_s)]
+        for engine, blocks in itertools.product(("copy-engine", "cpu-gather"), (0, 16, 150, 600)):
+            size = blocks * 32768.0
+            gather_s = p.cpu_gather.call_s.value + size / p.cpu_gather.gather_bytes_per_s.value
+            move_s = gather_s if engine == "cpu-gather" else start_s + blocks * submit_s
+            seen += [(f"{engine}, sync, move", blocks, move_s), (f"{engine}, sync, rest", blocks, segment_s)]
+            for how in ("sync", "prefetch"):
+                whole_s = host_layer_s(p, engine, blocks, size, layer_s, early=how == "prefetch")
+                seen.append((f"{engine}, {how}", blocks, whole_s))
+        return [
+            {"what": what, "blocks": blocks, "bytes": blocks * 32768, "us": self.seen(1e6 * seconds)}
+            for what, blocks, seconds in seen
+        ]
 
     def _engine(self) -> list[Row]:
         p = self.profile

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
+from sparda_core.segments import AT_ONCE
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.launches import default_launches
+from sparda_core.simulator.layout import layout_of
 from sparda_core.simulator.profile import HBM, Grid, Price
 from sparda_core.simulator.profile_file import load_profile
 from sparda_core.simulator.run import run_step
@@ -122,10 +124,23 @@ def test_a_copy_engine_serves_one_call_at_a_time_each_way() -> None:
     assert priced(FETCH, BLOCKS).queue == priced(SPILL, Work(d2h_bytes=1e6, pieces=10)).queue == ""
 
 
-def test_a_host_gather_reads_and_writes_host_memory_before_the_copy() -> None:
-    price = priced(FETCH, BLOCKS, engine="cpu-gather")
-    assert price.charges[0].uses["host"] == 3
-    assert price.charges[0].cap == pytest.approx(1 / (1 / 20e9 + 1 / 55.4e9))
+def test_the_host_gathers_a_list_before_it_issues_the_copy_and_what_is_known_beforehand_as_it_is_copied() -> None:
+    cut = priced(FETCH, BLOCKS, engine="cpu-gather")
+    assert cut.issue_s == pytest.approx(22e-6 + 30e-6 + BLOCKS.h2d_bytes / 20e9)
+    assert (cut.charges[0].uses["host"], cut.charges[0].cap) == (1, 55.4e9)
+    staged = priced(STAGE, BLOCKS, engine="cpu-gather")
+    assert staged.charges[0].uses["host"] == 3
+    assert staged.charges[0].cap == pytest.approx(1 / (1 / 20e9 + 1 / 55.4e9))
+
+
+def test_gpus_of_one_host_gather_at_the_same_time() -> None:
+    """A byte gathered is read and written, by all of them at once."""
+    memory = h200().memory.host_bytes_per_s.value
+    rates = [
+        BLOCKS.h2d_bytes / (priced(FETCH, BLOCKS, engine="cpu-gather", profile=h200(gpus=gpus)).issue_s - 52e-6)
+        for gpus in (1, 8)
+    ]
+    assert rates == pytest.approx([20e9, memory / 16])
 
 
 @pytest.mark.parametrize("engine", ["copy-engine", "cpu-gather"])
@@ -159,10 +174,22 @@ def test_a_cut_makes_the_host_wait_for_the_list_and_launch_the_next_segment() ->
     assert cut.host_waits
     assert cut.issue_s == pytest.approx(22e-6 + 6e-6)
     assert cut.then_s == 10e-6
+    # A list of nothing is waited for, too.
+    assert priced(FETCH, Work(), engine="copy-engine").issue_s == 22e-6
     # Staged blocks are known beforehand, and a gather reads its list on the device.
     assert not priced(STAGE, BLOCKS, engine="copy-engine").host_waits
     assert not priced(FETCH, BLOCKS).host_waits
     assert priced(MLP, Work(hbm_bytes=1.0, launches=4), engine="copy-engine").issue_s == 0
+
+
+def test_pieces_beyond_a_first_call_are_submitted_while_those_move() -> None:
+    machine, many = h200(), attrs.evolve(BLOCKS, pieces=AT_ONCE + 36)
+    assert machine.copy_engine is not None
+    submit = machine.launch.list_s.with_value(5e-7, "test")
+    slow = attrs.evolve(machine, copy_engine=attrs.evolve(machine.copy_engine, submit_s=submit))
+    cut = priced(FETCH, many, engine="copy-engine", profile=slow)
+    assert cut.issue_s == pytest.approx(22e-6 + 6e-6 + AT_ONCE * 5e-7)
+    assert cut.then_s == pytest.approx(10e-6 + 36 * 5e-7)
 
 
 def test_eager_launches_cost_the_host_a_call_for_each_kernel() -> None:
@@ -170,8 +197,7 @@ def test_eager_launches_cost_the_host_a_call_for_each_kernel() -> None:
     assert priced(MLP, Work(hbm_bytes=1.0, launches=4), profile=eager).issue_s == 24e-6
     cut = priced(FETCH, BLOCKS, engine="cpu-gather", profile=eager)
     assert cut.host_waits
-    # The host gathers before it launches anything else.
-    assert cut.then_s == pytest.approx(BLOCKS.h2d_bytes / 20e9)
+    assert cut.then_s == 0
 
 
 def two_layers(engine: str) -> StepPlan:
@@ -182,7 +208,7 @@ def two_layers(engine: str) -> StepPlan:
     )  # fmt: skip
 
 
-def test_a_segment_starts_a_list_and_a_graph_launch_after_the_cut() -> None:
+def test_a_segment_that_waits_for_a_copy_starts_behind_the_cut_and_one_that_does_not_runs_meanwhile() -> None:
     machine = gpu(eager_s=6e-6, step_s=10e-6)
     slow = machine.launch.list_s.with_value(20e-6, "test")
     listed = attrs.evolve(machine, launch=attrs.evolve(machine.launch, list_s=slow))
@@ -194,8 +220,21 @@ def test_a_segment_starts_a_list_and_a_graph_launch_after_the_cut() -> None:
         span.name: (span.start_ns / 1000, span.end_ns / 1000)
         for span in run_step(two_layers("copy-engine"), facts(), by_kind(table), listed)[0]
     }
-    # The diff ends at 5 us; the list is there at 25, the copy submitted at 31, the next segment launched at 41.
-    assert spans == {"diff/1": (0, 5), "fetch/1": (31, 32), "mlp/0": (41, 46), "attend/1": (46, 51)}
+    # The diff ends at 5 us; the list is there at 25, the copy submitted at 31, the segment behind it launched at 41.
+    assert spans == {"diff/1": (0, 5), "mlp/0": (5, 10), "fetch/1": (31, 32), "attend/1": (41, 46)}
+
+
+def test_a_host_gather_waits_for_the_copy_that_reads_the_memory_it_gathers_into() -> None:
+    """There are two pieces of it: the third gather waits for the first copy."""
+    moves = [Op(kind=Kind.FETCH, layer=layer, lane=Lane.H2D, after=("embed",)) for layer in range(4)]
+    made = plan(Op(kind="embed"), *moves, Op(kind=Kind.HEAD), engine="cpu-gather")
+    assert listed_after(made) == [(0,), (0,), (0, 1), (0, 2)]
+    assert listed_after(attrs.evolve(made, engine="copy-engine")) == [(0,)] * 4
+
+
+def listed_after(made: StepPlan) -> list[tuple[int, ...]]:
+    layout = layout_of(made)
+    return [layout.listed[at] for at, op in enumerate(made) if op.kind == Kind.FETCH]
 
 
 @pytest.mark.parametrize(

@@ -1,44 +1,81 @@
-"""Copies whose list the host must see: what the list, the submission and the host's own gather cost, by blocks."""
+"""Copies whose list the host must see, in running steps: what cuts, lists, submitting and gathering cost, by blocks."""
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
+from sparda_core.bench.gpu_calibration.host_steps import HostSteps
 from sparda_core.bench.gpu_calibration.pool import Pool
 from sparda_core.bench.gpu_calibration.sizes import Sizes
-from sparda_core.bench.gpu_clock import finish, graph_of, new_mark, new_stream, on_stream
-from sparda_core.kernels.step.gpu import begin_step
+from sparda_core.bench.gpu_clock import finish, new_mark, new_stream, on_stream
+from sparda_core.runtimes.gpu.block_copies import copy_blocks
 from sparda_core.runtimes.gpu.engines import CopyEngine, CpuGather, HostListEngine
 
 Row = dict[str, Any]
+#: Pieces of one call that are tried; the runtime's own number is one of them.
+AT_ONCE = (16, 32, 64, 128, 256, 4096)
 
 
 def measure(sizes: Sizes, pool: Pool) -> list[Row]:
-    """Rows of (what, blocks, samples in microseconds)."""
+    """Rows of (what, blocks, samples in microseconds); all but those of single calls are of one layer of a step.
+
+    whole               the same kernels as one graph, without lists and copies
+    ENGINE, sync        a step whose copies are awaited at once; of 0 blocks: what cuts alone cost
+    ENGINE, prefetch    the same where each is awaited a layer later
+    ENGINE, ..., list   host time of waiting for the list; ..., move: of gathering and submitting;
+                        ..., rest: of issuing everything else, which is a segment and the question for the next list
+    calls               the host's time of a list by calls of `at_once` pieces, and `device`: until all have arrived
+    """
+    rows: list[Row] = [{"what": "whole", "blocks": 0, "us": _whole(sizes, pool)}]
+    counts = [min(blocks, pool.cut(sizes.block_kib)[1].shape[0]) for blocks in (0, *sizes.list_blocks)]
+    for engine in (CopyEngine, CpuGather):
+        for early in (False, True):
+            for count in counts:
+                rows += _steps(sizes, pool, engine(), count, early=early)
+    rows += [row for count in counts[-2:] for at_once in AT_ONCE for row in _calls(sizes, pool, count, at_once)]
+    bytes_each = pool.cut(sizes.block_kib)[0][0].nbytes
+    return [{**row, "bytes": row["blocks"] * bytes_each} for row in rows]
+
+
+@contextlib.contextmanager
+def _opened(steps: HostSteps) -> Iterator[HostSteps]:
+    try:
+        yield steps
+    finally:
+        steps.close()
+
+
+def _whole(sizes: Sizes, pool: Pool) -> list[float]:
+    with _opened(HostSteps(sizes, pool, CopyEngine(), 0, early=False, copies=False)) as steps:
+        return [steps.step()[0] / steps.layers for _ in range(sizes.replays)]
+
+
+def _steps(sizes: Sizes, pool: Pool, engine: HostListEngine, count: int, *, early: bool) -> list[Row]:
+    found: dict[str, list[float]] = {"": [], ", list": [], ", move": [], ", rest": []}
+    with _opened(HostSteps(sizes, pool, engine, count, early=early)) as steps:
+        for _ in range(sizes.replays):
+            device_us, issued = steps.step()
+            heard, moved = (statistics.fmean(part) for part in (steps.heard, steps.moved))
+            found[""].append(device_us / steps.layers)
+            found[", list"].append(heard * 1e6)
+            found[", move"].append(moved * 1e6)
+            found[", rest"].append((issued / steps.layers - heard - moved) * 1e6)
+        steps.check()
+    name = f"{engine.name}, {'prefetch' if early else 'sync'}"
+    return [{"what": name + what, "blocks": count, "us": us} for what, us in found.items()]
+
+
+def _calls(sizes: Sizes, pool: Pool, count: int, at_once: int) -> list[Row]:
+    """Host time of submitting random blocks in calls of so many pieces, and until all have arrived."""
     source, target = pool.cut(sizes.block_kib)
-    rows: list[Row] = [{"what": "graph", "blocks": 0, "us": _graph_launch(pool, sizes.replays)}]
-    for blocks in sizes.list_blocks:
-        count = min(blocks, target.shape[0])
-        rows.append({"what": "list", "blocks": count, "us": _lists(pool, count, sizes.replays)})
-        for engine in (CopyEngine(), CpuGather()):
-            host, whole = _moves(engine, source, target, count, sizes.replays)
-            rows.append({"what": f"{engine.name}, host", "blocks": count, "us": host})
-            rows.append({"what": engine.name, "blocks": count, "us": whole})
-    return [{**row, "bytes": row["blocks"] * source[0].nbytes} for row in rows]
-
-
-def _moves(
-    engine: HostListEngine, source: torch.Tensor, target: torch.Tensor, count: int, replays: int
-) -> tuple[list[float], list[float]]:
-    """Host time of issuing the copy of `count` blocks, and the device's time for it from its submission on."""
-    made, host, whole = np.random.default_rng(count), [], []
-    lane = new_stream()
-    for _ in range(replays + 1):
+    made, host, device, lane = np.random.default_rng(count + at_once), [], [], new_stream()
+    for _ in range(sizes.replays + 1):
         ids = made.integers(0, source.shape[0], count), made.permutation(target.shape[0])[:count]
         start, end = new_mark(), new_mark()
         finish()
@@ -46,38 +83,10 @@ def _moves(
         with on_stream(lane):
             start.record(lane)
             began = time.perf_counter()
-            engine.move(source, target, *ids)
+            copy_blocks(source, target, *ids, at_once=at_once)
             host.append((time.perf_counter() - began) * 1e6)
             end.record(lane)
         finish()
-        whole.append(float(start.elapsed_time(end)) * 1e3)
-    return host[1:], whole[1:]
-
-
-def _lists(pool: Pool, count: int, replays: int) -> list[float]:
-    """Host time until the list that a kernel made is in the host's hands: the steps of `HostListEngine.fetch`."""
-    ids = torch.arange(2 * count, dtype=torch.int32, device=pool.device)
-    length = torch.full((1,), count, dtype=torch.int32, device=pool.device)
-    taken = []
-    for _ in range(replays + 1):
-        finish()
-        length.fill_(count)
-        began = time.perf_counter()
-        told = int(length.cpu())
-        both = torch.stack((ids[:told], ids[count : count + told])).cpu().numpy().astype(np.int64)
-        taken.append((time.perf_counter() - began) * 1e6)
-        assert both.shape == (2, count)
-    return taken[1:]
-
-
-def _graph_launch(pool: Pool, replays: int) -> list[float]:
-    """Host time of launching a graph of 32 kernels."""
-    tick, counts = (torch.zeros(n, dtype=torch.int32, device=pool.device) for n in (1, 32))
-    small: Callable[[], None] = lambda: begin_step(tick, counts)  # noqa: E731
-    graph, taken = graph_of([small] * 32), []
-    for _ in range(replays):
-        finish()
-        began = time.perf_counter()
-        graph.replay()
-        taken.append((time.perf_counter() - began) * 1e6)
-    return taken
+        device.append(float(start.elapsed_time(end)) * 1e3)
+    row = {"blocks": count, "at_once": at_once}
+    return [{"what": "calls", **row, "us": host[1:]}, {"what": "calls, device", **row, "us": device[1:]}]

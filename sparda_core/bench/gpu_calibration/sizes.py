@@ -83,8 +83,9 @@ def full() -> Sizes:
         ),
         repeated=tuple((ctas, kib, 32) for kib in (128, 16) for ctas in (1, 2, 4, 8)),
         sizes=tuple(4 * KIB << 2 * step for step in range(10)),
-        pieces=tuple(4 * KIB << step for step in range(7)), counts=(64, 512, 2048), list_blocks=(16, 64, 150, 300, 600),
-        pool_bytes=32 * GIB, list_bytes=64 * MIB, device_bytes=2 * GIB, square=8192,
+        pieces=tuple(4 * KIB << step for step in range(7)), counts=(64, 512, 2048),
+        list_blocks=(16, 64, 150, 300, 600, 900), pool_bytes=32 * GIB, list_bytes=64 * MIB, device_bytes=2 * GIB,
+        square=8192,
     )  # fmt: skip
 
 

@@ -1,8 +1,14 @@
-"""Many copies of single blocks from pinned host memory to the device by its copy engine, in one call of the driver."""
+"""Many copies of single blocks from pinned host memory to the device by its copy engine, in few calls of the driver.
+
+The copy engine begins when a call returns, and a call takes as long for each piece as half the piece's way over the
+link: so a long list goes in several calls, and the first pieces move while the others are submitted.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from sparda_core.errors import LaneError
+from sparda_core.segments import AT_ONCE
 
 Ints = npt.NDArray[np.int64]
 
@@ -28,46 +35,67 @@ class _Attributes(ctypes.Structure):
 _IN_STREAM_ORDER = 1
 
 
-def copy_blocks(source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints) -> None:
+def copy_blocks(
+    source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints, *, at_once: int = AT_ONCE
+) -> None:
     """Issue target[target_ids[i]] = source[source_ids[i]] for all i on the current stream; nothing is awaited.
 
-    source  [m, ...] pinned host memory; target [n, ...] on the device: blocks of one size and dtype, contiguous.
+    source   [m, ...] pinned host memory; target [n, ...] on the device: blocks of one size and dtype, contiguous.
+    at_once  pieces of one call of the driver
     Raises LaneError where the driver refuses. Where `target` is on the CPU too, the blocks are copied at once.
     """
     if target.device.type != "cuda":
         target[torch.from_numpy(target_ids)] = source[torch.from_numpy(source_ids)]
         return
     size = source[0].numel() * source.element_size()
-    starts = (np.ascontiguousarray(ids, np.int64) * size for ids in (source_ids, target_ids))
-    reads, writes = (base.data_ptr() + at for base, at in zip((source, target), starts, strict=True))
+    reads, writes = source_ids * size + source.data_ptr(), target_ids * size + target.data_ptr()
+    issue = _driver()
     stream = torch.cuda.current_stream(target.device).cuda_stream
-    _batch(writes.astype(np.uint64), reads.astype(np.uint64), size, stream)
+    for start in range(0, len(reads), at_once):
+        issue(writes[start : start + at_once], reads[start : start + at_once], size, stream)
 
 
-def _batch(writes: npt.NDArray[np.uint64], reads: npt.NDArray[np.uint64], size: int, stream: int) -> None:
+#: Given addresses to write and to read (int64, contiguous), bytes of each piece and a stream: issues the copies.
+_Issue = Callable[[Ints, Ints, int, int], None]
+
+
+@functools.cache
+def _driver() -> _Issue:
+    """What this machine's driver has. Looked up once: loading a library again takes longer than a copy."""
     library = ctypes.CDLL(_LIBRARY)
-    count = writes.size
     if hasattr(library, "cuMemcpyBatchAsync_v2"):
+        return _in_batches(library.cuMemcpyBatchAsync_v2)
+    return _one_by_one(library.cuMemcpyHtoDAsync_v2)
+
+
+def _in_batches(call: Any) -> _Issue:
+    pointer = ctypes.c_void_p
+    call.argtypes = (
+        pointer, pointer, pointer, ctypes.c_size_t, pointer, pointer, ctypes.c_size_t, pointer,
+    )  # fmt: skip
+    attributes, first = _Attributes(src_access_order=_IN_STREAM_ORDER), ctypes.c_size_t(0)
+
+    def issue(writes: Ints, reads: Ints, size: int, stream: int) -> None:
+        count = len(writes)
         sizes = np.full(count, size, np.uint64)
-        attributes, first = _Attributes(src_access_order=_IN_STREAM_ORDER), ctypes.c_size_t(0)
-        _check(
-            "cuMemcpyBatchAsync",
-            library.cuMemcpyBatchAsync_v2(
-                _pointer(writes), _pointer(reads), _pointer(sizes), ctypes.c_size_t(count), ctypes.byref(attributes),
-                ctypes.byref(first), ctypes.c_size_t(1), ctypes.c_void_p(stream),
-            ),
+        code = call(
+            writes.ctypes.data, reads.ctypes.data, sizes.ctypes.data, count, ctypes.byref(attributes),
+            ctypes.byref(first), 1, stream,
         )  # fmt: skip
-        return
-    # A driver before CUDA 13: one call a block.
-    for write, read in zip(writes.tolist(), reads.tolist(), strict=True):
-        code = library.cuMemcpyHtoDAsync_v2(
-            ctypes.c_uint64(write), ctypes.c_void_p(read), ctypes.c_size_t(size), ctypes.c_void_p(stream)
-        )
-        _check("cuMemcpyHtoDAsync", code)
+        _check("cuMemcpyBatchAsync", code)
+
+    return issue
 
 
-def _pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+def _one_by_one(call: Any) -> _Issue:
+    """For a driver before CUDA 13."""
+    call.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+    def issue(writes: Ints, reads: Ints, size: int, stream: int) -> None:
+        for write, read in zip(writes.tolist(), reads.tolist(), strict=True):
+            _check("cuMemcpyHtoDAsync", call(write, read, size, stream))
+
+    return issue
 
 
 def _check(call: str, code: int) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import abc
+import weakref
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.gather.gpu_layers import copy_layers
-from sparda_core.kernels.tables import LayerLists, Paged
+from sparda_core.kernels.tables import DeviceDiff, LayerLists, Paged
 from sparda_core.runtimes.gpu.alias import as_words
 from sparda_core.runtimes.gpu.block_copies import copy_blocks
+from sparda_core.runtimes.gpu.host_list import HostList, Ints, Staging
 from sparda_core.runtimes.gpu.options import CopySize
 from sparda_core.runtimes.gpu.tier import LayerTier
-
-Ints = npt.NDArray[np.int64]
+from sparda_core.segments import STAGED
 
 
 class Engine(abc.ABC):
@@ -78,20 +77,43 @@ class HostListEngine(Engine):
 
     needs_host_list = True
 
-    def fetch(self, tier: LayerTier, size: CopySize) -> None:
-        """Wait until the diff has run, then move what it listed."""
-        assert tier.host is not None
-        assert tier.slots is not None
+    def __init__(self) -> None:
+        # By what a diff leaves, for as long as a step is bound to it.
+        self._lists: weakref.WeakKeyDictionary[DeviceDiff, HostList] = weakref.WeakKeyDictionary()
+
+    def ask(self, tier: LayerTier) -> None:
+        """Issue what brings list and length to the host."""
         assert tier.diff is not None
-        # On this stream, behind the copies of the layer before: what those still read may be used again after it.
-        count = int(tier.diff.count.cpu())
-        if count:
-            both = torch.stack((tier.diff.source[:count], tier.diff.target[:count])).cpu().numpy().astype(np.int64)
-            self.move(tier.host.array, tier.slots.array, both[0], both[1])
+        self._list(tier.diff).ask(tier.diff)
+
+    def fetch(self, tier: LayerTier, size: CopySize) -> None:
+        """Wait for the list, then move what it says."""
+        self.take_up(tier, *self.listed(tier))
+
+    def listed(self, tier: LayerTier) -> tuple[Ints, Ints]:
+        """Wait for the list, asking for it where nobody has: (blocks of host memory, slots)."""
+        assert tier.diff is not None
+        listed = self._list(tier.diff)
+        if not listed.asked:
+            listed.ask(tier.diff)
+        return listed.told()
+
+    def take_up(self, tier: LayerTier, source_ids: Ints, target_ids: Ints) -> None:
+        """Move what a list says, if anything."""
+        if source_ids.size:
+            self.move(tier, source_ids, target_ids)
+
+    def _list(self, diff: DeviceDiff) -> HostList:
+        found = self._lists.get(diff)
+        if found is None:
+            found = self._lists[diff] = HostList(diff)
+        return found
 
     @abc.abstractmethod
-    def move(self, source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints) -> None:
-        """Issue the copies of blocks `source_ids` of host memory into slots `target_ids`."""
+    def move(self, tier: LayerTier, source_ids: Ints, target_ids: Ints) -> None:
+        """Issue the copies of blocks `source_ids` of host memory into slots `target_ids`, the first of `tier.diff`'s
+        list.
+        """
 
 
 class CopyEngine(HostListEngine):
@@ -99,9 +121,11 @@ class CopyEngine(HostListEngine):
 
     name = "copy-engine"
 
-    def move(self, source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints) -> None:
-        """One call for all."""
-        copy_blocks(source, target, source_ids, target_ids)
+    def move(self, tier: LayerTier, source_ids: Ints, target_ids: Ints) -> None:
+        """As few calls as keep the copy engine busy meanwhile."""
+        assert tier.host is not None
+        assert tier.slots is not None
+        copy_blocks(tier.host.array, tier.slots.array, source_ids, target_ids)
 
 
 class CpuGather(HostListEngine):
@@ -110,25 +134,23 @@ class CpuGather(HostListEngine):
     name = "cpu-gather"
 
     def __init__(self) -> None:
-        self._staging: tuple[torch.Tensor, torch.Tensor] | None = None
+        super().__init__()
+        self._staging, self._turn = [Staging() for _ in range(STAGED)], 0
 
-    def move(self, source: torch.Tensor, target: torch.Tensor, source_ids: Ints, target_ids: Ints) -> None:
+    def move(self, tier: LayerTier, source_ids: Ints, target_ids: Ints) -> None:
         """Gather, copy, scatter."""
-        rows, slots = (as_words(part.view(part.shape[0], -1)) for part in (source, target))
-        gathered, arrived = self._room(len(source_ids), rows, target.device)
+        assert tier.host is not None
+        assert tier.slots is not None
+        assert tier.diff is not None
+        rows, slots = (as_words(part.view(part.shape[0], -1)) for part in (tier.host.array, tier.slots.array))
+        self._turn = (self._turn + 1) % STAGED
+        staging = self._staging[self._turn]
+        gathered, arrived = staging.room(len(source_ids), rows, slots.device)
         torch.index_select(rows, 0, torch.from_numpy(source_ids), out=gathered)
         arrived.copy_(gathered, non_blocking=True)
-        slots.index_copy_(0, torch.from_numpy(target_ids).to(target.device), arrived)
-
-    def _room(self, blocks: int, like: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Room for some blocks on the host and on the device; grows, at least by doubling."""
-        if self._staging is None or self._staging[0].shape[0] < blocks:
-            held = 0 if self._staging is None else self._staging[0].shape[0]
-            size = (max(blocks, 2 * held), like.shape[1])
-            host = torch.empty(size, dtype=like.dtype, pin_memory=device.type == "cuda")
-            self._staging = (host, torch.empty(size, dtype=like.dtype, device=device))
-        host, there = self._staging
-        return host[:blocks], there[:blocks]
+        staging.reads()
+        # The list that the device has: the host's would have to go there first.
+        slots.index_copy_(0, tier.diff.target[: len(target_ids)].long(), arrived)
 
 
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Uva, CopyEngine, CpuGather)}

@@ -1,7 +1,8 @@
 """The torch executor on a GPU: issues the operations of a plan to their lanes, in the plan's order.
 
 A plan is cut into *pieces*. A piece issues everything without asking the device, so it can be captured. One
-piece is the whole plan, unless its copies need a list on the host: then each copy is a piece that the host runs.
+piece is the whole plan, unless its copies need a list on the host: then each copy is a piece that the host runs,
+and pieces come in the order of `segments_of`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import attrs
 from sparda_core.errors import PlanError
 from sparda_core.plan import Lane, Op, StepPlan
 from sparda_core.runtimes.gpu.lanes import Lanes
+from sparda_core.segments import Segment, segments_of
 
-#: Name of the mark behind everything issued to the compute lane.
-_SO_FAR = "so far"
 #: What issues one operation's kernels.
 Issue = Callable[[Op], None]
 
@@ -41,6 +41,7 @@ class Piece:
     waits     what the compute lane waits for before the first; outside of any capture
     on_host   whether the host looks at data on the way, so that it cannot be captured
     joins     copies that the compute lane waits for after the last
+    lists     copies whose list it makes: the list is asked for behind it, by `ask`
     """
 
     steps: tuple[Issued, ...]
@@ -48,14 +49,16 @@ class Piece:
     waits: tuple[str, ...] = ()
     on_host: bool = False
     joins: tuple[str, ...] = ()
+    lists: tuple[Op, ...] = ()
+    ask: Issue | None = None
 
     def begin(self) -> None:
-        """Issue the waits that lie before it. What the host looks at, the compute lane has ended."""
+        """Issue the waits that lie before it."""
         for name in self.waits:
             self.lanes.wait(Lane.COMPUTE, name)
         if self.on_host:
-            self.lanes.mark(Lane.COMPUTE, _SO_FAR)
-            self.lanes.wait(Lane.H2D, _SO_FAR)
+            for step in self.steps:
+                self.lanes.wait(step.op.lane, _behind_list(step.op))
 
     def issue(self) -> None:
         """Issue every operation once; to be used by the work of `lanes.step`."""
@@ -73,38 +76,59 @@ class Piece:
         for name in self.joins:
             lanes.wait(Lane.COMPUTE, name)
 
+    def end(self) -> None:
+        """Mark where it ends for the copies whose list it made, and ask for those lists.
+
+        They come down on a lane of their own: behind earlier copies the host would learn of them only when
+        those have ended, and nothing would move meanwhile.
+        """
+        for op in self.lists:
+            self.lanes.mark(Lane.COMPUTE, _behind_list(op))
+            if self.ask is not None:
+                self.lanes.wait(Lane.D2H, _behind_list(op))
+                with self.lanes.on(Lane.D2H):
+                    self.ask(op)
+
+
+def _behind_list(op: Op) -> str:
+    """Name of the mark behind what makes the list of a copy."""
+    return f"list of {op.name}"
+
 
 def pieces_of(
-    plan: StepPlan, table: Mapping[str, Issue], lanes: Lanes, *, host_lists: bool, gate: Issue | None = None
-) -> tuple[Piece, ...]:
+    plan: StepPlan, table: Mapping[str, Issue], lanes: Lanes, *, host_lists: bool, gate: Issue | None = None,
+    ask: Issue | None = None,
+) -> tuple[Piece, ...]:  # fmt: skip
     """The plan, bound; raises PlanError for an operation that nothing is bound to.
 
     table       kind -> what issues it
     host_lists  whether copies need their list on the host: cuts the plan at each of them
     gate        where the first copy issued is that of all layers: given a copy, holds the compute lane until its
                 layer's blocks are there. Then the other copies issue nothing, and no lane waits for them
+    ask         given a copy whose list the host needs, brings that list to it; issued to the lane D2H
     """
     steps = _resolve(plan, table)
     if gate is not None:
         steps = _gated(steps, gate)
     if not host_lists:
         return (Piece(steps, lanes, joins=_unjoined(steps)),)
-    groups: list[list[Issued]] = [[]]
-    for step in steps:
-        if (step.op.lane != Lane.COMPUTE or step.waits) and groups[-1]:
-            groups.append([])
-        groups[-1].append(step)
-        if step.op.lane != Lane.COMPUTE:
-            groups.append([])
-    return tuple(_cut(group, lanes) for group in groups if group)
+    by_name, segments = {step.op.name: step for step in steps}, segments_of(plan)
+    listed = {name for segment in segments for name in segment.lists}
+    for op in (segment.ops[0] for segment in segments if segment.on_host):
+        if op.name not in listed:
+            raise PlanError(f"op {op.name!r} comes first: no operation before it makes its list")
+    return tuple(_cut(segment, by_name, lanes, ask) for segment in segments)
 
 
-def _cut(group: Sequence[Issued], lanes: Lanes) -> Piece:
-    first = group[0]
-    if first.op.lane != Lane.COMPUTE:
-        return Piece((attrs.evolve(first, waits=()),), lanes, on_host=True)
+def _cut(segment: Segment, by_name: Mapping[str, Issued], lanes: Lanes, ask: Issue | None) -> Piece:
+    steps = [by_name[op.name] for op in segment.ops]
+    if segment.on_host:
+        return Piece(tuple(attrs.evolve(step, waits=()) for step in steps), lanes, on_host=True)
     # A capture knows no event from outside: waits stand before it, and marks of the compute lane come after it.
-    return Piece(tuple(attrs.evolve(step, waits=(), mark=False) for step in group), lanes, waits=first.waits)
+    return Piece(
+        tuple(attrs.evolve(step, waits=(), mark=False) for step in steps), lanes, waits=segment.waits,
+        lists=tuple(by_name[name].op for name in segment.lists), ask=ask,
+    )  # fmt: skip
 
 
 def _resolve(plan: StepPlan, table: Mapping[str, Issue]) -> tuple[Issued, ...]:

@@ -70,6 +70,7 @@ class Eager(Replays):
         for piece in self.pieces(key):
             piece.begin()
             piece.issue()
+            piece.end()
 
     def reset(self) -> None:
         """Forget the bound pieces."""
@@ -93,6 +94,7 @@ class _Captured:
             self.piece.issue()
         else:
             self.graph.replay()
+        self.piece.end()
 
 
 class Captured(Replays):

@@ -64,13 +64,16 @@ class SerialLanes(Lanes):
 
 
 class StreamLanes(Lanes):
-    """Two streams of one device. Events are made once and recorded anew in every step."""
+    """Streams of one device: compute, copies up, and lists down. Events are made once and recorded anew in every
+    step. Whoever issues to the lane D2H waits on the host for what it issued, so nothing has to wait for that lane.
+    """
 
     def __init__(self, device: torch.device) -> None:
         # Above the compute stream: a copy's few thread blocks shall not queue behind the waves of a product.
         self._streams = {
             Lane.COMPUTE: torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
             Lane.H2D: torch.cuda.Stream(device, priority=-1),  # type: ignore[no-untyped-call]
+            Lane.D2H: torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
         }  # fmt: skip
         self._events: dict[str, torch.cuda.Event] = {}
 
@@ -129,7 +132,7 @@ class StreamLanes(Lanes):
         self.wait(Lane.COMPUTE, "join")
 
     def settle(self) -> None:
-        """Wait for both streams; a device that has failed raises here."""
+        """Wait for every stream; a device that has failed raises here."""
         for stream in self._streams.values():
             stream.synchronize()
 

@@ -133,7 +133,8 @@ class Machinery:
         table = step.table(kinds)
         if self._clock is not None:
             table = self._clock.around(table)
-        return pieces_of(self.plan, table, self.lanes, host_lists=self.engine.needs_host_list)
+        listed = self.engine.needs_host_list
+        return pieces_of(self.plan, table, self.lanes, host_lists=listed, ask=step.ask if listed else None)
 
     def _captured_pieces(self, key: StepKey) -> tuple[Piece, ...]:
         """The step that was issued before, but for its copies."""

@@ -26,7 +26,7 @@ from sparda_core.kernels.sample.gpu import SampleScratch
 from sparda_core.kernels.step.gpu import advance, begin_step
 from sparda_core.kernels.tables import ARRIVED, LayerLists
 from sparda_core.plan import Kind, Op
-from sparda_core.runtimes.gpu.engines import Engine
+from sparda_core.runtimes.gpu.engines import Engine, HostListEngine
 from sparda_core.runtimes.gpu.executor import Issue
 from sparda_core.runtimes.gpu.options import CopySize
 from sparda_core.runtimes.gpu.sampling import Sampling, draw
@@ -209,6 +209,12 @@ class DecodeStep:
 
     def _fetch(self, op: Op) -> None:
         self._parts.engine.fetch(self._parts.tiers[op.layer], self._parts.copy)
+
+    def ask(self, op: Op) -> None:
+        """Bring the list of a FETCH to the host, for an engine that needs it there."""
+        engine = self._parts.engine
+        assert isinstance(engine, HostListEngine)
+        engine.ask(self._parts.tiers[op.layer])
 
     def _append(self, op: Op) -> None:
         parts, tier = self._parts, self._parts.tiers[op.layer]

@@ -75,14 +75,14 @@ def products_s(tokens: int, profile: GpuProfile, copy: Copy | None = None, *, gr
         ops=(*beside, *ops), phase=Phase.DECODE, runtime="products", selector="products", lead=1, resident_layers=0,
         engine=engine,
     )  # fmt: skip
-    spans, _ = run_step(plan, _facts(tokens), work, profile)
+    spans, _ = run_step(plan, idle_facts(tokens), work, profile)
     ends = [span.end_ns for span in spans if span.lane == Lane.COMPUTE]
     moved = [span.end_ns - span.start_ns for span in spans if span.lane == Lane.H2D]
     last = ends[-1] - (ends[-1 - LAYERS * len(SIZES)] if graphs > 1 else 0)
     return last / 1e9, moved[0] / 1e9 if moved else 0.0
 
 
-def _facts(rows: int) -> StepFacts:
+def idle_facts(rows: int) -> StepFacts:
     """Rows that select and miss nothing: products ask for no more."""
     none = np.zeros((1, rows, 1), np.int64)
     return StepFacts(

@@ -10,10 +10,12 @@ import attrs
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_fit.beside import LAYERS, products_s
 from sparda_core.simulator.gpu_fit.contention import in_domain, predicted
+from sparda_core.simulator.gpu_fit.host_steps import layer_s
 from sparda_core.simulator.gpu_fit.kernels import OWN
 from sparda_core.simulator.gpu_fit.quantities import MICRO, middle
 from sparda_core.simulator.gpu_fit.samples import Samples
 from sparda_core.simulator.gpu_price import kind_alone_s
+from sparda_core.simulator.launches import HOST_LIST_ENGINES
 from sparda_core.work import Work
 
 
@@ -34,7 +36,9 @@ class Check:
 
 
 def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
-    """Products and kernels alone, copies alone, slowdowns of products beside copies, and these copies' rates."""
+    """Products and kernels alone, copies alone, slowdowns of products beside copies, these copies' rates, and steps
+    that the host interrupts for lists.
+    """
     alone = [
         (products_s(row["rows"], profile)[0] / LAYERS / (middle(row["us_per_layer"], "products") * MICRO) - 1,
          f"{row['rows']} rows")
@@ -57,7 +61,20 @@ def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
         _check("a layer's products", "share", alone), _check("kernels of selection and attention", "share", small),
         _check("gather alone", "share", _gathers(samples, profile)), _check("products beside copies", "points", slow),
         _check("copies beside products", "share", rates),
+        _check("steps whose copies the host lists", "share", _host_steps(samples, profile)),
     )  # fmt: skip
+
+
+def _host_steps(samples: Samples, profile: GpuProfile) -> list[tuple[float, str]]:
+    whole_s = middle(samples.one("host lists", what="whole")["us"], "whole") * MICRO
+    found = []
+    for engine in HOST_LIST_ENGINES:
+        for how in ("sync", "prefetch"):
+            for row in samples.rows("host lists", what=f"{engine}, {how}"):
+                says = layer_s(profile, engine, row["blocks"], row["bytes"], whole_s, early=how == "prefetch")
+                where = f"{engine}, {how}, {row['blocks']} blocks"
+                found.append((says / (middle(row["us"], where) * MICRO) - 1, where))
+    return found
 
 
 def _gathers(samples: Samples, profile: GpuProfile) -> list[tuple[float, str]]:

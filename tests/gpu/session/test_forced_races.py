@@ -32,8 +32,9 @@ Answer = list[tuple[dict[int, int], torch.Tensor]]
 
 
 def decoded(
-    selector: str, runtime: str, *, graph: bool, copies: str = "layer", spins: Spins | None = None, mutant: Any = None
-) -> Answer:
+    selector: str, runtime: str, *, graph: bool, copies: str = "layer", spins: Spins | None = None, mutant: Any = None,
+    engine: str = "uva",
+) -> Answer:  # fmt: skip
     """What a session answers whose operations are delayed by `spins`, under a plan changed by `mutant`."""
     with pytest.MonkeyPatch.context() as patch:
         if spins is not None:
@@ -42,8 +43,8 @@ def decoded(
                 lambda plan, table, lanes, **how: pieces_of(plan, spins.around(table), lanes, **how),
             )
         session = GpuSession(
-            models(WIDE if ON_GPU else SHAPE)[1], runtime=RUNTIMES.make(runtime), selector=SELECTORS.make(selector),
-            spec=SPEC.with_budget(7 if ON_GPU else 4),
+            models(WIDE if ON_GPU else SHAPE)[1], runtime=RUNTIMES.make(runtime, engine=engine),
+            selector=SELECTORS.make(selector), spec=SPEC.with_budget(7 if ON_GPU else 4),
             options=GpuOptions(places=2, tokens=400, page_blocks=2, graph=graph and ON_GPU, copy_launch=copies),
         )  # fmt: skip
         with session:
@@ -73,6 +74,22 @@ def test_lanes_that_are_late_at_random_change_nothing(
         spins = Spins(seed)
         got = decoded(selector, runtime, graph=graph, copies=copies, spins=spins)
         assert same(got, want), f"seed {seed}: {spins.delayed}"
+        assert any(spins.delayed.values())
+
+
+@pytest.mark.parametrize("engine", ["copy-engine", "cpu-gather"])
+@pytest.mark.parametrize("graph", [True, False] if ON_GPU else [False])
+@pytest.mark.parametrize(("selector", "runtime"), [PREFETCH, QUERY_SYNC])
+def test_nor_do_they_where_the_host_reads_each_list_in_mid_step(
+    selector: str, runtime: str, engine: str, *, graph: bool
+) -> None:  # fmt: skip
+    """Against a copy kernel, which reads the list by itself: the host must not read it before the diff has ended, and
+    what it gathers into must not be written again before it has been copied.
+    """
+    want = decoded(selector, runtime, graph=graph)
+    for seed in range(2 if ON_GPU else 1):
+        spins = Spins(seed)
+        assert same(decoded(selector, runtime, graph=graph, engine=engine, spins=spins), want)
         assert any(spins.delayed.values())
 
 

@@ -101,6 +101,7 @@ def races(plan: StepPlan, *, steps: int = 2, host_lists: bool = False) -> Iterat
         for piece in pieces_of(plan, table, clocks, host_lists=host_lists):
             piece.begin()
             piece.issue()
+            piece.end()
 
     for _ in range(steps):
         clocks.step(issue)
@@ -120,10 +121,11 @@ def plan_of(selector: str, runtime: str, *, resident: int | None = None) -> Step
 
 @pytest.mark.parametrize(("selector", "runtime"), PAIRS)
 @pytest.mark.parametrize("resident", [1, 2])
+@pytest.mark.parametrize("host_lists", [False, True])
 def test_no_operation_of_one_lane_runs_beside_one_of_the_other_that_touches_the_same(
-    selector: str, runtime: str, resident: int
+    selector: str, runtime: str, resident: int, *, host_lists: bool
 ) -> None:
-    assert list(races(plan_of(selector, runtime, resident=resident), steps=3)) == []
+    assert list(races(plan_of(selector, runtime, resident=resident), steps=3, host_lists=host_lists)) == []
 
 
 @pytest.mark.parametrize("lost", [Kind.FETCH, Kind.ATTEND])
@@ -131,6 +133,12 @@ def test_a_plan_that_forgets_to_wait_is_caught_by_the_same_check(lost: Kind) -> 
     plan = plan_of("forecast", "offload-prefetch")
     ops = [attrs.evolve(op, after=()) if op.kind == lost else op for op in plan]
     assert list(races(attrs.evolve(plan, ops=ops)))
+
+
+def test_so_is_attention_that_does_not_wait_for_a_copy_that_the_host_lists() -> None:
+    plan = plan_of("forecast", "offload-prefetch")
+    ops = [attrs.evolve(op, after=()) if op.kind == Kind.ATTEND else op for op in plan]
+    assert list(races(attrs.evolve(plan, ops=ops), host_lists=True))
 
 
 def test_a_copy_waits_for_its_diff_and_for_nothing_issued_after_it() -> None:
@@ -158,7 +166,9 @@ def test_the_compute_lane_has_joined_every_copy_at_the_end_of_a_step() -> None:
 def test_a_plan_whose_copies_need_a_list_on_the_host_is_cut_at_each_of_them(selector: str, runtime: str) -> None:
     plan = plan_of(selector, runtime)
     pieces = pieces_of(plan, dict.fromkeys({op.kind for op in plan}, lambda _: None), SerialLanes(), host_lists=True)
-    assert [step.op for piece in pieces for step in piece.steps] == list(plan)
+    for lane in (Lane.COMPUTE, Lane.H2D):
+        issued = [step.op for piece in pieces for step in piece.steps if step.op.lane == lane]
+        assert issued == list(plan.lane(lane))
     for piece in pieces:
         kinds = [step.op.kind for step in piece.steps]
         assert piece.on_host == (kinds == [Kind.FETCH])
@@ -167,12 +177,20 @@ def test_a_plan_whose_copies_need_a_list_on_the_host_is_cut_at_each_of_them(sele
     assert sum(piece.on_host for piece in pieces) == len(plan.lane(Lane.H2D))
     waited = [name for piece in pieces for name in piece.waits]
     assert waited == [op.name for op in plan.lane(Lane.H2D)]
+    # Its list is asked for right behind what it waits for.
+    for piece in pieces:
+        last = piece.steps[-1].op.name
+        assert list(piece.lists) == [op for op in plan.lane(Lane.H2D) if op.after == (last,)]
 
 
 def test_an_operation_without_a_binding_is_refused_by_name() -> None:
     plan = plan_of("query", "offload-sync")
     with pytest.raises(PlanError, match=r"'embed'.*no binding"):
         pieces_of(plan, {}, SerialLanes(), host_lists=False)
+    ops = [op for op in plan if op.kind == Kind.FETCH]
+    first = attrs.evolve(plan, ops=[attrs.evolve(op, after=()) for op in ops])
+    with pytest.raises(PlanError, match=r"'fetch/0' comes first"):
+        pieces_of(first, {Kind.FETCH: lambda _: None}, SerialLanes(), host_lists=True)
 
 
 def test_operations_run_once_and_in_the_order_of_the_plan() -> None:

@@ -76,8 +76,9 @@ def play(load: Load, *, watched: bool = False, shift_ns: int = 0) -> Played:
         costs.append(cost)
     nobody = ((),) * len(jobs)
     layout = Layout(
-        lanes=tuple((i,) for i in jobs), compute=False, waits=nobody, after=nobody, watched=(False,) * len(jobs)
-    )
+        lanes=tuple((i,) for i in jobs), compute=False, waits=nobody, order=tuple(jobs), listed=nobody,
+        watched=(False,) * len(jobs),
+    )  # fmt: skip
     log: list[tuple[int, Mapping[str, float]]] = []
     bill = Bill(machine=resources, costs=[costs], caps=False, host=False, keys=())
     engine = Engine(layout, bill, resources, lambda now_ns, usage: log.append((now_ns, dict(usage))))
