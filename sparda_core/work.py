@@ -8,6 +8,7 @@ import attrs
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
+from sparda_core.policy import LAST_SELECTION
 from sparda_core.shapes import BlockSpec, ModelShape
 
 
@@ -24,6 +25,7 @@ class Work:
     cluster     thread blocks that must start together, on neighbouring SMs (1: each for itself)
     ctas_per_sm thread blocks of this kernel that one SM holds at once
     cta_bytes_per_s  what one thread block can draw of device memory; 0: no limit of its own
+    searched    candidates among which each thread block looks for its best: blocks to choose, slots to give away
     sms         SMs held for the whole operation (copy kernels)
     in_flight_bytes  bytes that each copy CTA keeps in flight; 0: the profile's own figure
     repeated    True for a list that was copied before (address translations are warm)
@@ -39,6 +41,7 @@ class Work:
     cluster: int = 1
     ctas_per_sm: int = 1
     cta_bytes_per_s: float = 0.0
+    searched: float = 0.0
     sms: int = 0
     in_flight_bytes: float = 0.0
     repeated: bool = False
@@ -54,6 +57,7 @@ class WorkContext:
     copy_ctas        thread blocks of a copy kernel
     copy_cluster     how many of them must lie on neighbouring SMs
     copy_in_flight_bytes  bytes each of them keeps in flight; 0: the profile's own figure
+    policy           which slots make room (sparda_core/policy.py); all but the last selection's search for them
     """
 
     shape: ModelShape
@@ -69,6 +73,7 @@ class WorkContext:
     forecast: bool = False
     forecast_lead: int = 1
     resident_layers: int = 0
+    policy: str = LAST_SELECTION
 
     @property
     def block_bytes(self) -> float:
