@@ -26,9 +26,10 @@ from sparda_core.simulator.gpu_fit.samples import SECTIONS, SampleFile, read_sam
 TINY = Sizes(
     shape=attrs.evolve(TINY_SHAPE, layers=1, head_dim=16, kv_heads=1, q_heads=2, hidden=32), context=62,
     spec=BlockSpec(block=16, window=8, stride=8, sink=0, local=1, budget=3), dtype="float32", batches=(2,),
-    elastic=(1,), classes=("qkv", "choose"), ctas=(1,), product_rows=(2,), in_turn=(2,), whole=(1,), beside=((1, 16, 4),), first=((1, 16, 4),),
-    alone=((1, 16, 4),), repeated=((1, 16, 4),), sizes=(4 * KIB, 16 * KIB), pieces=(4 * KIB,), counts=(2,),
-    list_blocks=(2,), pool_bytes=2 * MIB, list_bytes=64 * KIB, device_bytes=1 * MIB, square=16, layers=1, launches=2,
+    elastic=(1,), classes=("qkv", "choose"), ctas=(1,), product_rows=(2,), in_turn=(2,), whole=(1,),
+    beside=((1, 16, 4),), first=((1, 16, 4),), alone=((1, 16, 4),), repeated=((1, 16, 4),),
+    sizes=(4 * KIB, 16 * KIB), pieces=(4 * KIB,), counts=(2,), list_blocks=(2,),
+    pool_bytes=2 * MIB, list_bytes=64 * KIB, device_bytes=1 * MIB, square=16, layers=1, launches=2,
     beside_us=1.0, repeats=1, replays=1,
 )  # fmt: skip
 
