@@ -33,7 +33,7 @@ ENGINE = 54e3
 #: Every kernel class of a decode step: the products of a layer, then kernels of ours.
 CLASSES = (*Weights.NAMES, *NAMES)
 #: Others of these beside which nothing more is learnt.
-VARIANTS = ("attend pages", "choose and diff last-selection", "choose and diff lru")
+VARIANTS = ("score random", "play trace", "attend pages", "choose and diff last-selection", "choose and diff lru")
 
 
 def beside_products(sizes: Sizes, pool: Pool, tell: Tell, *, shrink: int = 1) -> list[Row]:

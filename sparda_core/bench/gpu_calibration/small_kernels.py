@@ -24,6 +24,8 @@ from sparda_core.kernels.diff import work as diff_work
 from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.gate.work import gate_work
+from sparda_core.kernels.listed import work as listed_work
+from sparda_core.kernels.listed.gpu import play_step
 from sparda_core.kernels.norm.gpu import rms_norm
 from sparda_core.kernels.norm.work import norm_work
 from sparda_core.kernels.sample import gpu as sample_gpu
@@ -34,6 +36,8 @@ from sparda_core.kernels.score_proxy import work as proxy_work
 from sparda_core.kernels.score_proxy.gpu import proxy_block_scores
 from sparda_core.kernels.score_query import work as query_work
 from sparda_core.kernels.score_query.gpu import query_block_scores, query_scratch
+from sparda_core.kernels.score_uniform import work as uniform_work
+from sparda_core.kernels.score_uniform.gpu import uniform_block_scores
 from sparda_core.kernels.step.gpu import begin_step
 from sparda_core.kernels.tables import Paged
 from sparda_core.kernels.topk import work as topk_work
@@ -135,6 +139,26 @@ def _choose(sizes: Sizes, rows: int, _: int) -> Case:
     layers = [(scene.scores(seed), scene.choice()) for seed in range(8)]
     calls = [functools.partial(choose_blocks, scores, scene.position, sizes.spec, choice) for scores, choice in layers]
     return _case("choose", "select", scene, list(calls), _told(topk_work.work, sizes, rows))
+
+
+def _uniform(sizes: Sizes, rows: int, _: int) -> Case:
+    """Scores that need no keys: a hash a block."""
+    scene = Scene(sizes, rows)
+    outs = [scene.scores(seed) for seed in range(2)]
+    calls = [functools.partial(uniform_block_scores, scene.position, 7, sizes.spec.block, out) for out in outs]
+    return _case("score random", "score", scene, list(calls), _told(uniform_work.work, sizes, rows))
+
+
+def _play(sizes: Sizes, rows: int, _: int) -> Case:
+    """A trace's blocks in place of a choice, as measured steps have them (`selectors/device/replay.py`)."""
+    scene, layers = Scene(sizes, rows), sizes.layers
+    blocks = torch.arange(sizes.spec.budget, dtype=torch.int32, device=scene.device)
+    trace = blocks.expand(2, layers, *scene.pairs, -1).contiguous()
+    choice, step = scene.choice(), scene.ints(1)
+    calls = [
+        functools.partial(play_step, trace, layer, step, 0, scene.position, choice) for layer in range(layers)
+    ]
+    return _case("play trace", "listed", scene, list(calls), _told(listed_work.work, sizes, rows))
 
 
 def _diff(sizes: Sizes, rows: int, factor: int, *, policy: str, chosen: bool = True) -> Case:
@@ -290,7 +314,7 @@ _MAKERS: dict[str, Maker] = {
     "score forecast": functools.partial(_scoring, how="forecast"),
     "score query": functools.partial(_scoring, how="query"),
     "score proxy": functools.partial(_scoring, how="proxy"),
-    "choose": _choose,
+    "score random": _uniform, "choose": _choose, "play trace": _play,
     "diff last-selection": functools.partial(_diff, policy="last-selection"),
     "diff lru": functools.partial(_diff, policy="lru"),
     "choose and diff last-selection": functools.partial(_diff, policy="last-selection", chosen=False),
