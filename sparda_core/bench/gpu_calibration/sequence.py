@@ -19,12 +19,17 @@ from sparda_core.bench.gpu_calibration.scenes import Scene
 from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.bench.gpu_calibration.small_kernels import CHANNELS, case_of, entries_of, store_of
 from sparda_core.bench.gpu_clock import Launch, between, graph_of
+from sparda_core.facts import steady_facts
 from sparda_core.kernels.early import early_of
+from sparda_core.kernels.linear import work as linear
 from sparda_core.kernels.sample.gpu import greedy, sample_scratch
 from sparda_core.kernels.score_proxy.gpu import project_keys, project_query
 from sparda_core.kernels.step.gpu import advance, begin_step
 from sparda_core.models.device_decoder import DeviceDecoder
 from sparda_core.models.synthetic import synthetic_model
+from sparda_core.plan import Op
+from sparda_core.selectors.infinigen import PROXY, InfiniGen
+from sparda_core.work import Work, WorkContext
 
 Row = dict[str, Any]
 #: One part of a layer, issued.
@@ -46,6 +51,7 @@ _STEPS = 8
 def measure(sizes: Sizes) -> list[Row]:
     """Rows of (what, rows, launches, microseconds): of one layer where `what` is a part of one, else of one of it.
 
+    What is one operation of a plan says the work that it is priced by, too.
     "layer" is project, output and mlp in turn; "whole layer" has scoring, choice and attention between them; "step
     to step" what the launch of a graph of a step adds to its kernels.
     """
@@ -59,6 +65,17 @@ def measure(sizes: Sizes) -> list[Row]:
     for batch in sizes.whole:
         rows.append(Turn(sizes, decoder, batch).whole())
     return [*rows, Turn(sizes, decoder, min(sizes.whole)).steps()]
+
+
+def works(sizes: Sizes, rows: int) -> dict[str, Work]:
+    """What a plan says of the operations that are timed here, without Forecasts."""
+    shape = attrs.evolve(sizes.shape, layers=3)
+    facts = steady_facts(shape=shape, spec=sizes.spec, batch=rows, context=sizes.context, churn=0.0)
+    context = WorkContext(shape=shape, spec=sizes.spec)
+    of = {"project": linear.project_work, "output": linear.output_work, "mlp": linear.mlp_work,
+          "head": linear.head_work, "begin": linear.embed_work}  # fmt: skip
+    proxy = InfiniGen(channels=min(CHANNELS, shape.head_dim)).work(Op(kind=PROXY, layer=1, source=0), facts, context)
+    return {"proxy": proxy, **{what: work(Op(kind=what, layer=1), facts, context) for what, work in of.items()}}
 
 
 class Turn:
@@ -80,9 +97,11 @@ class Turn:
         parts = {"project": self._project, "output": self._output, "mlp": self._mlp, "proxy": self._proxy()}
         found = [self._row(name, [part], LAUNCHES[name]) for name, part in parts.items()]
         layer = [parts[name] for name in LAYER]
-        found.append(self._row("layer", layer, sum(LAUNCHES[name] for name in LAYER)))
         ends = {"head": (self._head, HEAD), "begin": (self._begin, BEGIN)}
-        return found + [self._times(what, [end] * self._sizes.layers, count) for what, (end, count) in ends.items()]
+        found += [self._times(what, [end] * self._sizes.layers, count) for what, (end, count) in ends.items()]
+        told = works(self._sizes, self._batch)
+        found = [{**row, "work": attrs.asdict(told[row["what"]])} for row in found]
+        return [*found, self._row("layer", layer, sum(LAUNCHES[name] for name in LAYER))]
 
     def whole(self) -> Row:
         """A layer of a step that chooses by Forecasts over what lies on the device."""
