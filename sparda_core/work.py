@@ -7,7 +7,8 @@ from collections.abc import Callable
 import attrs
 
 from sparda_core.facts import StepFacts
-from sparda_core.plan import Op
+from sparda_core.plan import Op, StepPlan
+from sparda_core.policy import LAST_SELECTION
 from sparda_core.shapes import BlockSpec, ModelShape
 
 
@@ -24,10 +25,11 @@ class Work:
     cluster     thread blocks that must start together, on neighbouring SMs (1: each for itself)
     ctas_per_sm thread blocks of this kernel that one SM holds at once
     cta_bytes_per_s  what one thread block can draw of device memory; 0: no limit of its own
+    searched    candidates among which each thread block looks for its best: blocks to choose, slots to give away
     sms         SMs held for the whole operation (copy kernels)
     in_flight_bytes  bytes that each copy CTA keeps in flight; 0: the profile's own figure
     repeated    True for a list that was copied before (address translations are warm)
-    launches    kernels launched
+    launches    kernels launched on a GPU; 0 where another operation's kernel does it along
     """
 
     flops: float = 0.0
@@ -39,6 +41,7 @@ class Work:
     cluster: int = 1
     ctas_per_sm: int = 1
     cta_bytes_per_s: float = 0.0
+    searched: float = 0.0
     sms: int = 0
     in_flight_bytes: float = 0.0
     repeated: bool = False
@@ -51,9 +54,11 @@ class WorkContext:
 
     forecast         whether layers make Forecasts, each of the layer `forecast_lead` after it
     resident_layers  first layers that are never offloaded, hence never written through to the host store
+    lead             layers that the plan knows a selection ahead
     copy_ctas        thread blocks of a copy kernel
     copy_cluster     how many of them must lie on neighbouring SMs
     copy_in_flight_bytes  bytes each of them keeps in flight; 0: the profile's own figure
+    policy           which slots make room (sparda_core/policy.py); all but the last selection's search for them
     """
 
     shape: ModelShape
@@ -69,6 +74,12 @@ class WorkContext:
     forecast: bool = False
     forecast_lead: int = 1
     resident_layers: int = 0
+    lead: int = 0
+    policy: str = LAST_SELECTION
+
+    def under(self, plan: StepPlan) -> WorkContext:
+        """The same with what a plan settles."""
+        return attrs.evolve(self, resident_layers=plan.resident_layers, lead=plan.lead)
 
     @property
     def block_bytes(self) -> float:

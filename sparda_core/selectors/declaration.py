@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 
+import attrs
+
 from sparda_core.errors import PlanError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
@@ -26,10 +28,15 @@ class ScoringDeclaration(Selector):
         if op.kind == SCORE:
             return self.score_work(op, facts, context)
         if op.kind == SELECT:
-            from sparda_core.kernels.topk.work import work
-
-            return work(op, facts, context)
+            return self._select_work(op, facts, context)
         raise unknown_kind(self, op)
+
+    def _select_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        """In decode an offloaded layer's diff chooses along, in its own launch."""
+        from sparda_core.kernels.topk.work import work
+
+        along = facts.new_tokens == 1 and facts.slots > 0 and op.layer >= context.resident_layers
+        return attrs.evolve(work(op, facts, context), launches=int(not along))
 
     @abc.abstractmethod
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:

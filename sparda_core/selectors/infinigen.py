@@ -65,12 +65,13 @@ class InfiniGen(ScoringDeclaration):
         return (PROXY, SCORE, SELECT) if lead and phase is Phase.DECODE else (SCORE, SELECT)
 
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
-        """`proxy` is one matrix product with the target's query weights."""
+        """`proxy` is one matrix product with the target's query weights, and what makes a few channels of it."""
         if op.kind != PROXY:
             return super().work(op, facts, context)
         from sparda_core.kernels.linear.work import query_work
 
-        return query_work(facts.rows * facts.new_tokens, context)
+        query = query_work(facts.rows * facts.new_tokens, context)
+        return query if self.scoring != "token" else _with_channels(query, facts, context, self.channels)
 
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Of the scoring chosen; own-query scoring where the operation runs in its own layer."""
@@ -84,8 +85,7 @@ class InfiniGen(ScoringDeclaration):
             return work(op, facts, context)
         from sparda_core.kernels.score_proxy.work import work as proxy_work
 
-        scored = proxy_work(op, facts, context, channels=self._width(context.shape))
-        return scored if self.channels is None else _with_skew(scored, facts, context, self.channels)
+        return proxy_work(op, facts, context, channels=self._width(context.shape))
 
     def bind(self, *, shape: ModelShape, spec: BlockSpec) -> BoundSelector:
         """The tensor half, which keeps partial keys per row and layer; raises ConfigError for too many channels."""
@@ -123,16 +123,18 @@ class InfiniGen(ScoringDeclaration):
         return width
 
 
-def _with_skew(scored: Work, facts: StepFacts, context: WorkContext, channels: int) -> Work:
-    """Scoring, and before it: every row's projection, applied to the proxy query and to the new tokens' keys."""
-    shape = context.shape
+def _with_channels(query: Work, facts: StepFacts, context: WorkContext, channels: int | None) -> Work:
+    """Behind the query: every row's projection, applied to it and to the new tokens' keys (a launch each)."""
+    shape, launches = context.shape, query.launches + 2
+    if channels is None:
+        return attrs.evolve(query, launches=launches)
     tokens = facts.rows * facts.new_tokens
     projections = facts.rows * shape.kv_heads * shape.head_dim * channels
     return attrs.evolve(
-        scored,
-        flops=scored.flops + 2.0 * tokens * (shape.q_heads + shape.kv_heads) * shape.head_dim * channels,
-        hbm_bytes=scored.hbm_bytes
+        query,
+        flops=query.flops + 2.0 * tokens * (shape.q_heads + shape.kv_heads) * shape.head_dim * channels,
+        hbm_bytes=query.hbm_bytes
         + (projections + tokens * shape.kv_heads * channels) * context.entry_bytes
         + tokens * (shape.q_heads + shape.kv_heads) * shape.head_dim * context.activation_bytes,
-        launches=scored.launches + 1,
+        launches=launches,
     )

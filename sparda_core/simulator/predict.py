@@ -167,7 +167,7 @@ def predict(
         raise ConfigError("facts is empty; predict at least one step")
     profile.check_engine(plan)
     # What is written through to the host store follows from the plan.
-    context = attrs.evolve(context, resident_layers=plan.resident_layers)
+    context = context.under(plan)
     # The fullest step decides whether the run fits.
     fullest = max(every, key=lambda fact: int(fact.lengths.sum()))
     need = memory_need(plan, fullest, context, profile)
@@ -195,6 +195,7 @@ def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> Wor
     """Work as the kernels' and the selector's work.py state it; a `uva` transfer holds the context's copy_ctas."""
     from sparda_core.kernels.work_table import declared_kinds, tells_apart, work_of
 
+    context = context.under(plan)
     # Layers are much alike: works of the step looked at last, by kind and what tells them apart.
     seen: dict[tuple[object, ...], Work] = {}
     last: StepFacts | None = None

@@ -104,7 +104,7 @@ def context_of(scenario: Scenario, pair: Combination, machine: Profile) -> WorkC
         host_kv_bytes=min(1.0, size) if scenario.host_dtype == "fp8" else size, entry_bytes=size, activation_bytes=size,
         copy_ctas=scenario.ctas, copy_cluster=scenario.cluster,
         copy_in_flight_bytes=(scenario.in_flight_kib or 0) * KIB, forecast="forecast" in pair.selector.needs,
-        forecast_lead=pair.selector.lead or 1,
+        forecast_lead=pair.selector.lead or 1, policy=scenario.policy,
     )  # fmt: skip
 
 

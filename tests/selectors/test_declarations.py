@@ -13,6 +13,7 @@ from sparda_core.errors import ConfigError, PlanError
 from sparda_core.facts import StepFacts, steady_facts
 from sparda_core.plan import Op, Phase
 from sparda_core.selector import Selector
+from sparda_core.selectors.declaration import ScoringDeclaration
 from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.nosa import Nosa, NosaForecast
 from sparda_core.shapes import BlockSpec, named_shape
@@ -97,7 +98,9 @@ def test_the_last_operation_selects_and_each_has_work(selector: Selector) -> Non
                 work = selector.work(Op(kind=kind, layer=5, source=5 - lead), facts(), CONTEXT)
                 assert min(work.flops, work.hbm_bytes, work.h2d_bytes, work.launches) >= 0
                 assert (work.flops + work.hbm_bytes > 0) != selector.measuring
-                assert (work.launches > 0) != selector.measuring
+                # A scored choice before a diff is the diff's.
+                along = kind == "select" and isinstance(selector, ScoringDeclaration)
+                assert (work.launches > 0) != (selector.measuring or along)
 
 
 @EVERY
@@ -125,10 +128,22 @@ def test_scoring_fewer_channels_reads_less() -> None:
 
 
 def test_the_proxy_is_one_product_with_the_targets_query_weights() -> None:
-    work = InfiniGen().work(Op(kind="proxy", layer=5, source=4), facts(batch=3), CONTEXT)
+    op = Op(kind="proxy", layer=5, source=4)
+    work = InfiniGen(scoring="entry-raw").work(op, facts(batch=3), CONTEXT)
     outputs = MODEL.q_heads * MODEL.head_dim
     assert work.flops == 2 * 3 * MODEL.hidden * outputs
     assert work.hbm_bytes == 2 * MODEL.hidden * outputs + 3 * 2 * (MODEL.hidden + outputs)
+    assert work.launches == 2  # the product, its rotary
+    kept = InfiniGen(channels=8).work(op, facts(batch=3), CONTEXT)
+    assert kept.launches == 4  # and the query's channels, the new key's channels
+    assert kept.flops - work.flops == 2 * 3 * 8 * MODEL.head_dim * (MODEL.q_heads + MODEL.kv_heads)
+
+
+@pytest.mark.parametrize(("layer", "slots", "launches"), [(5, 0, 1), (5, 32, 0), (0, 32, 1)])
+def test_a_scored_choice_is_the_diffs_where_one_follows(layer: int, slots: int, launches: int) -> None:
+    made = attrs.evolve(facts(), slots=slots)
+    op = Op(kind="select", layer=layer)
+    assert factory("query")().work(op, made, attrs.evolve(CONTEXT, resident_layers=1)).launches == launches
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,17 @@ class Subject:
     graph: Any
 
     @classmethod
-    def of(cls, name: str, batch: int, launches: Sequence[Launch], span_us: float = 0.0) -> Subject:
-        """Capture them, again and again until the graph takes `span_us`."""
-        once = graph_of(launches)
+    def of(
+        cls, name: str, batch: int, launches: Sequence[Launch], span_us: float = 0.0, *, first: Sequence[Launch] = ()
+    ) -> Subject:
+        """Capture them, again and again until the graph takes `span_us`.
+
+        first  what the graph begins with, and what is not counted: kernels that start early need one ahead of them
+        """
+        once = graph_of([*first, *launches])
         once.replay()
         times = max(1, math.ceil(span_us / between(once.replay))) if has_gpu() else 1
-        graph = once if times == 1 else graph_of([*launches] * times)
+        graph = once if times == 1 else graph_of([*first, *[*launches] * times])
         graph.replay()
         finish()
         return cls(name=name, batch=batch, launches=times * len(launches), graph=graph)

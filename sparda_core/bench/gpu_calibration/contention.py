@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 
 from sparda_core.bench.gpu_calibration.beside import TIMES, Other, Subject, beside
 from sparda_core.bench.gpu_calibration.copies import bytes_for
+from sparda_core.bench.gpu_calibration.points import Point, points
 from sparda_core.bench.gpu_calibration.pool import KIB, Pool, device_of
 from sparda_core.bench.gpu_calibration.products import Weights, layers_of
 from sparda_core.bench.gpu_calibration.sizes import Copy, Sizes
@@ -30,6 +32,8 @@ Tell = Callable[[int, int], None]
 ENGINE = 54e3
 #: Every kernel class of a decode step: the products of a layer, then kernels of ours.
 CLASSES = (*Weights.NAMES, *NAMES)
+#: Others of these beside which nothing more is learnt.
+VARIANTS = ("score random", "play trace", "attend pages", "choose and diff last-selection", "choose and diff lru")
 
 
 def beside_products(sizes: Sizes, pool: Pool, tell: Tell, *, shrink: int = 1) -> list[Row]:
@@ -85,11 +89,13 @@ def products_alone(sizes: Sizes, *, shrink: int = 1) -> list[Row]:
 
 
 def alone(sizes: Sizes, tell: Tell) -> list[Row]:
-    """Every kernel class at every number of rows with nothing beside it, and the work that it is priced by."""
+    """Every kernel class at every point with nothing beside it, and the work that it is priced by."""
     rows: list[Row] = []
-    for subject, facts in _subjects(sizes, sizes.batches, CLASSES, sizes.beside_us / 2):
-        rows.append({"kernel": subject.name, "rows": subject.batch, "us": subject.alone_us(sizes.repeats), **facts})
-        tell(len(rows), len(CLASSES) * len(sizes.batches))
+    every = points(sizes, CLASSES)
+    for point, (subject, facts) in zip(every, _subjects(sizes, every, sizes.beside_us / 2), strict=True):
+        size = {"rows": point.rows, "context": point.context, "slots": point.slots}
+        rows.append({"kernel": subject.name, **size, "us": subject.alone_us(sizes.repeats), **facts})
+        tell(len(rows), len(every))
     return rows
 
 
@@ -98,10 +104,11 @@ def elasticity(sizes: Sizes, pool: Pool, tell: Tell) -> list[Row]:
 
     And the launch of graphs, which holds no SM and uses no memory of the device.
     """
-    co, names = CoRunners(sizes, pool), sizes.classes or CLASSES
+    co, names = CoRunners(sizes, pool), sizes.classes or tuple(name for name in CLASSES if name not in VARIANTS)
     rows: list[Row] = []
     total = (len(names) * len(sizes.elastic) + 1) * len(co.names) * len(sizes.ctas)
-    subjects = (subject for subject, _ in _subjects(sizes, sizes.elastic, names, TIMES * sizes.beside_us))
+    every = [Point(kernel=name, rows=rows, context=sizes.context) for name in names for rows in sizes.elastic]
+    subjects = (subject for subject, _ in _subjects(sizes, every, TIMES * sizes.beside_us))
     for subject in itertools.chain(subjects, [launches_of_graphs(sizes)]):
         for row in _beside_each(sizes, subject, co):
             rows.append(row)
@@ -139,22 +146,20 @@ def launches_of_graphs(sizes: Sizes) -> Subject:
     return Subject(name="graph launch", batch=0, launches=times, graph=_Replays(graph, times))
 
 
-def _subjects(
-    sizes: Sizes, batches: Sequence[int], names: Sequence[str], span_us: float
-) -> Iterator[tuple[Subject, Row]]:
-    """Kernel classes one by one, so that only one has its tensors in memory."""
-    weights: Weights | None = Weights(sizes)
-    assert weights is not None
-    for name in [name for name in Weights.NAMES if name in names]:
-        for rows in batches:
+def _subjects(sizes: Sizes, every: Sequence[Point], span_us: float) -> Iterator[tuple[Subject, Row]]:
+    """Kernels one by one, so that only one has its tensors in memory; products come before kernels of ours."""
+    weights: Weights | None = None
+    for point in every:
+        name, rows = point.kernel, point.rows
+        if name in Weights.NAMES:
+            weights = weights or Weights(sizes)
             yield Subject.of(name, rows, weights.launches(name, rows), span_us), {
                 "kind": "product", "work": weights.work(name, rows),
             }  # fmt: skip
-    weights = None
-    for name in [name for name in NAMES if name in names]:
-        for rows in batches:
-            case = case_of(name, sizes, rows)
-            yield Subject.of(name, rows, case.launches, span_us), {"kind": case.kind, "work": case.told}
+            continue
+        weights = None
+        case = case_of(name, attrs.evolve(sizes, context=point.context), rows, slots=point.slots)
+        yield Subject.of(name, rows, case.launches, span_us), {"kind": case.kind, "work": case.told}
 
 
 class CoRunners:

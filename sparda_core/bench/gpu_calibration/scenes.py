@@ -44,12 +44,12 @@ class Scene:
         """A selection that nobody made yet."""
         return Choice(blocks=self.ints(*self.pairs, self.sizes.spec.budget, value=-1), counts=self.ints(*self.pairs))
 
-    def slots(self) -> DeviceSlots:
-        """Empty slots, as many as the budget, for tables alone: their blocks are never touched."""
-        budget = self.sizes.spec.budget
+    def slots(self, factor: int = 1) -> DeviceSlots:
+        """Empty slots, so many times the budget, for tables alone: their blocks are never touched."""
+        count = factor * self.sizes.spec.budget
         return DeviceSlots(
-            array=self._no_data(), held=self.ints(*self.pairs, budget, value=-1),
-            used=self.ints(*self.pairs, budget), where=self.ints(*self.pairs, self.blocks, value=-1),
+            array=self._no_data(), held=self.ints(*self.pairs, count, value=-1),
+            used=self.ints(*self.pairs, count), where=self.ints(*self.pairs, self.blocks, value=-1),
         )  # fmt: skip
 
     def host(self) -> Paged:
@@ -58,13 +58,13 @@ class Scene:
         table = torch.arange(pages, dtype=torch.int32, device=self.device).view(*self.pairs, self.blocks)
         return Paged(array=self._no_data(), table=table, page_blocks=1)
 
-    def diff(self, count: torch.Tensor) -> DeviceDiff:
-        """Room for what a diff leaves; int32 [1] `count` is the length of its list."""
+    def diff(self, count: torch.Tensor, *, lists: int = 1) -> DeviceDiff:
+        """Room for what a diff leaves, `lists` of them one behind another; int32 [1] `count` is their length."""
         budget = self.sizes.spec.budget
-        room = self.rows * self.sizes.shape.kv_heads * budget
+        room = lists * self.rows * self.sizes.shape.kv_heads * budget
         return DeviceDiff(
-            physical=self.ints(*self.pairs, budget), tail=self.ints(*self.pairs), source=self.ints(2 * room),
-            target=self.ints(2 * room), count=count, misses=self.ints(*self.pairs), opened=self.ints(*self.pairs),
+            physical=self.ints(*self.pairs, budget), tail=self.ints(*self.pairs), source=self.ints(room),
+            target=self.ints(room), count=count, misses=self.ints(*self.pairs), opened=self.ints(*self.pairs),
         )  # fmt: skip
 
     def attention(self, blocks: int) -> AttendScratch:

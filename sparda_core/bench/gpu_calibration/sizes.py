@@ -18,6 +18,8 @@ class Sizes:
     shape, spec, context  of the decode step whose kernels are timed
     dtype            by torch's name
     batches          rows at which every kernel of a step is timed
+    finely           whether kernels are timed between these rows and at other contexts, too (`points.py`)
+    in_turn          rows at which parts of a step are timed in turn; `whole`: a layer with selection and attention
     elastic          rows at which it is timed beside others; `classes`: which of them, none named: all
     ctas             thread blocks of those others
     product_rows     rows of the products that copies run beside
@@ -38,6 +40,9 @@ class Sizes:
     context: int
     dtype: str = "bfloat16"
     batches: tuple[int, ...] = (1, 4, 16, 64)
+    finely: bool = False
+    in_turn: tuple[int, ...] = (1, 4, 16, 64)
+    whole: tuple[int, ...] = (16,)
     elastic: tuple[int, ...] = (16, 64)
     classes: tuple[str, ...] = ()
     ctas: tuple[int, ...] = (2, 8, 32)
@@ -66,6 +71,8 @@ class Sizes:
         return 2 * self.spec.block * self.shape.head_dim * 2 // KIB or 1
 
 
+#: Rows between which the library's products change their tiles.
+_FINE = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 MAIN_SPEC = BlockSpec(block=64, window=32, stride=16, sink=1, local=32, budget=96)
 _STAIRS = (1, 2, 3, 4, 8, 16, 32)
 
@@ -73,7 +80,8 @@ _STAIRS = (1, 2, 3, 4, 8, 16, 32)
 def full() -> Sizes:
     """All of it: about three minutes on an H200."""
     return Sizes(
-        shape=named_shape("minicpm4.1-8b"), spec=MAIN_SPEC, context=131072,
+        shape=named_shape("minicpm4.1-8b"), spec=MAIN_SPEC, context=131072, finely=True, in_turn=_FINE,
+        whole=(1, 8, 16, 28, 40, 64, 112),
         beside=tuple((ctas, kib, 32) for kib in (128, 16) for ctas in _STAIRS),
         first=((1, 128, 32), (2, 128, 32), (3, 128, 32), (4, 128, 32), (8, 16, 32), (16, 16, 32)),
         alone=(
@@ -92,7 +100,8 @@ def full() -> Sizes:
 def quick() -> Sizes:
     """What a profile needs and nothing more: about a minute on an H200."""
     return attrs.evolve(
-        full(), batches=(1, 16, 64), elastic=(16,), ctas=(8,), repeats=3, replays=7,
+        full(), batches=(1, 16, 64), finely=False, in_turn=(1, 16, 64), whole=(16,), elastic=(16,), ctas=(8,),
+        repeats=3, replays=7,
         beside=((1, 128, 32), (2, 128, 32), (3, 128, 32), (8, 128, 32), (4, 16, 32), (16, 16, 32)),
         first=((1, 128, 32), (2, 128, 32), (8, 16, 32)),
         alone=((1, 128, 32), (2, 128, 32), (4, 128, 32), (1, 16, 16), (2, 16, 16), (4, 16, 16), (16, 16, 16)),

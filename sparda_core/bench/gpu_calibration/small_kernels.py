@@ -13,16 +13,19 @@ from sparda_core.bench.gpu_calibration.pool import host_memory
 from sparda_core.bench.gpu_calibration.scenes import Scene
 from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.bench.gpu_clock import Launch
+from sparda_core.device_view import Choice
 from sparda_core.facts import steady_facts
 from sparda_core.kernels.append import gpu as append_gpu
 from sparda_core.kernels.append import work as append_work
 from sparda_core.kernels.append.store import FusedHeads, Store
 from sparda_core.kernels.attend import work as attend_work
-from sparda_core.kernels.attend.gpu import attend_all, attend_slots
+from sparda_core.kernels.attend.gpu import attend_all, attend_pages, attend_slots
 from sparda_core.kernels.diff import work as diff_work
-from sparda_core.kernels.diff.gpu import diff_slots
+from sparda_core.kernels.diff.gpu import choose_and_diff, diff_slots
 from sparda_core.kernels.gate.gpu import silu_gate
 from sparda_core.kernels.gate.work import gate_work
+from sparda_core.kernels.listed import work as listed_work
+from sparda_core.kernels.listed.gpu import play_step
 from sparda_core.kernels.norm.gpu import rms_norm
 from sparda_core.kernels.norm.work import norm_work
 from sparda_core.kernels.sample import gpu as sample_gpu
@@ -33,11 +36,14 @@ from sparda_core.kernels.score_proxy import work as proxy_work
 from sparda_core.kernels.score_proxy.gpu import proxy_block_scores
 from sparda_core.kernels.score_query import work as query_work
 from sparda_core.kernels.score_query.gpu import query_block_scores, query_scratch
+from sparda_core.kernels.score_uniform import work as uniform_work
+from sparda_core.kernels.score_uniform.gpu import uniform_block_scores
 from sparda_core.kernels.step.gpu import begin_step
 from sparda_core.kernels.tables import Paged
 from sparda_core.kernels.topk import work as topk_work
 from sparda_core.kernels.topk.gpu import choose_blocks
 from sparda_core.plan import Op
+from sparda_core.policy import LAST_SELECTION
 from sparda_core.work import Work, WorkContext
 
 #: Channels that a proxy query keeps, as InfiniGen's selector is shipped.
@@ -49,7 +55,7 @@ CHURN = 0.15
 
 @attrs.frozen(kw_only=True)
 class Case:
-    """One kernel class at one number of rows.
+    """One kernel class at one size.
 
     kind      of the operation that it belongs to
     launches  of one graph; each call of one is `work.launches` kernels
@@ -68,13 +74,13 @@ class Case:
         return attrs.asdict(self.work)
 
 
-#: Makes the calls of one graph for (sizes, rows, how many), and their work.
-Maker = Callable[[Sizes, int], Case]
+#: Makes the calls of one graph for (sizes, rows, slots in selections), and their work.
+Maker = Callable[[Sizes, int, int], Case]
 
 
-def case_of(name: str, sizes: Sizes, rows: int) -> Case:
-    """A kernel class by its name in `NAMES`."""
-    return _MAKERS[name](sizes, rows)
+def case_of(name: str, sizes: Sizes, rows: int, *, slots: int = 1) -> Case:
+    """A kernel class by its name in `NAMES`, at the context of `sizes`; `slots` matter to a diff."""
+    return _MAKERS[name](sizes, rows, slots)
 
 
 def _case(name: str, kind: str, scene: Scene, calls: list[Launch], work: Work) -> Case:
@@ -90,16 +96,19 @@ def _turns(sizes: Sizes, nbytes: float) -> int:
     return max(2, min(sizes.launches, int(-(-ROTATED_BYTES // max(1.0, nbytes)))))
 
 
-def _told(work: Callable[..., Work], sizes: Sizes, rows: int, **more: Any) -> Work:
+def _told(
+    work: Callable[..., Work], sizes: Sizes, rows: int, *, slots: int = 1, policy: str = LAST_SELECTION, **more: Any
+) -> Work:
     """What a work function says of one layer of a decode step that looks one layer ahead."""
     facts = steady_facts(
-        shape=attrs.evolve(sizes.shape, layers=2), spec=sizes.spec, batch=rows, context=sizes.context, churn=CHURN
-    )
-    context = WorkContext(shape=sizes.shape, spec=sizes.spec, forecast=True)
+        shape=attrs.evolve(sizes.shape, layers=2), spec=sizes.spec, batch=rows, context=sizes.context, churn=CHURN,
+        slots=slots * sizes.spec.budget,
+    )  # fmt: skip
+    context = WorkContext(shape=sizes.shape, spec=sizes.spec, forecast=True, policy=policy)
     return work(Op(kind="measured", layer=1, source=0), facts, context, **more)
 
 
-def _scoring(sizes: Sizes, rows: int, *, how: str) -> Case:
+def _scoring(sizes: Sizes, rows: int, _: int, *, how: str) -> Case:
     scene = Scene(sizes, rows)
     shape, spec = sizes.shape, sizes.spec
     keys, width = (sizes.context, CHANNELS) if how == "proxy" else (spec.entry_count(sizes.context), shape.head_dim)
@@ -125,34 +134,65 @@ def _scoring(sizes: Sizes, rows: int, *, how: str) -> Case:
     return _case(f"score {how}", "score", scene, list(calls), work)
 
 
-def _choose(sizes: Sizes, rows: int) -> Case:
+def _choose(sizes: Sizes, rows: int, _: int) -> Case:
     scene = Scene(sizes, rows)
     layers = [(scene.scores(seed), scene.choice()) for seed in range(8)]
     calls = [functools.partial(choose_blocks, scores, scene.position, sizes.spec, choice) for scores, choice in layers]
     return _case("choose", "select", scene, list(calls), _told(topk_work.work, sizes, rows))
 
 
-def _diff(sizes: Sizes, rows: int, *, policy: str) -> Case:
-    """Layers in turn, each between two selections that differ in some blocks; their counts begin anew every replay."""
+def _uniform(sizes: Sizes, rows: int, _: int) -> Case:
+    """Scores that need no keys: a hash a block."""
     scene = Scene(sizes, rows)
-    count = max(1, sizes.launches // 2)
-    counts, tick = torch.zeros(count, dtype=torch.int32, device=scene.device), scene.ints(1)
-    calls: list[Launch] = [functools.partial(begin_step, tick, counts)]
-    for layer in range(count):
-        slots, host, diff = scene.slots(), scene.host(), scene.diff(counts[layer : layer + 1])
-        first = scene.scores(2 * layer)
-        for scores in (first, scene.changed(first, CHURN)):
-            choice = scene.choice()
-            choose_blocks(scores, scene.position, sizes.spec, choice)
-            calls.append(
-                functools.partial(diff_slots, choice, scene.position, slots, host, policy, scores, tick, diff)
-            )
-    return Case(
-        name=f"diff {policy}", kind="diff", rows=rows, launches=tuple(calls), work=_told(diff_work.work, sizes, rows)
-    )
+    outs = [scene.scores(seed) for seed in range(2)]
+    calls = [functools.partial(uniform_block_scores, scene.position, 7, sizes.spec.block, out) for out in outs]
+    return _case("score random", "score", scene, list(calls), _told(uniform_work.work, sizes, rows))
 
 
-def _attend(sizes: Sizes, rows: int) -> Case:
+def _play(sizes: Sizes, rows: int, _: int) -> Case:
+    """A trace's blocks in place of a choice, as measured steps have them (`selectors/device/replay.py`)."""
+    scene, layers = Scene(sizes, rows), sizes.layers
+    blocks = torch.arange(sizes.spec.budget, dtype=torch.int32, device=scene.device)
+    trace = blocks.expand(2, layers, *scene.pairs, -1).contiguous()
+    choice, step = scene.choice(), scene.ints(1)
+    calls = [
+        functools.partial(play_step, trace, layer, step, 0, scene.position, choice) for layer in range(layers)
+    ]
+    return _case("play trace", "listed", scene, list(calls), _told(listed_work.work, sizes, rows))
+
+
+def _diff(sizes: Sizes, rows: int, factor: int, *, policy: str, chosen: bool = True) -> Case:
+    """Some steps of some layers, selections that differ in some blocks; more blocks in all than slots hold.
+
+    factor  slots, in selections
+    chosen  whether the selection is there already; else it is made in the same launch
+    Lists begin anew every replay.
+    """
+    scene = Scene(sizes, rows)
+    layers, steps = max(1, sizes.launches // 8), max(2, sizes.launches * 3 // 4)
+    counts = torch.zeros(layers, dtype=torch.int32, device=scene.device)
+    calls: list[Launch] = [functools.partial(begin_step, scene.ints(1), counts)]
+    ticks = [scene.ints(1, value=1 + step) for step in range(steps)]
+    for layer in range(layers):
+        slots, host = scene.slots(factor), scene.host()
+        diff, scores = scene.diff(counts[layer : layer + 1], lists=steps), scene.scores(layer)
+        for tick in ticks:
+            scores, choice = scene.changed(scores, CHURN), scene.choice()
+            if chosen:
+                choose_blocks(scores, scene.position, sizes.spec, choice)
+                call = functools.partial(diff_slots, choice, scene.position, slots, host, policy, scores, tick, diff)
+            else:
+                call = functools.partial(
+                    choose_and_diff, scores, scene.position, sizes.spec, choice, slots, host, policy, tick, diff
+                )
+            calls.append(call)
+    name, kind = (f"diff {policy}", "diff") if chosen else (f"choose and diff {policy}", "choose and diff")
+    work = _told(diff_work.work, sizes, rows, slots=factor, policy=policy)
+    return Case(name=name, kind=kind, rows=rows, launches=tuple(calls), work=work)
+
+
+def _attend(sizes: Sizes, rows: int, _: int, *, paged: bool = False) -> Case:
+    """Over the blocks of a selection, found by their slots, or, as in a resident layer, through a page table."""
     scene, shape, spec = Scene(sizes, rows), sizes.shape, sizes.spec
     pairs = rows * shape.kv_heads
     block = 2 * spec.block * shape.head_dim * 2
@@ -165,14 +205,25 @@ def _attend(sizes: Sizes, rows: int) -> Case:
     q, counts = scene.random(rows, shape.q_heads, shape.head_dim), scene.ints(rows, shape.kv_heads, value=spec.budget)
     out, scratch = torch.empty_like(q), scene.attention(spec.budget)
     where = physical.view(rows, shape.kv_heads, spec.budget)
-    calls = [
+    calls: list[Launch] = [
         functools.partial(attend_slots, q, array, where, counts, scene.position, spec, out, scratch)
         for array in arrays
     ]
-    return _case("attend", "attend", scene, list(calls), _told(attend_work.work, sizes, rows))
+    if paged:
+        logical = torch.arange(spec.budget, device=scene.device, dtype=torch.int32).expand_as(where).contiguous()
+        choice = Choice(blocks=logical, counts=counts)
+        calls = [
+            functools.partial(
+                attend_pages, q, Paged(array=array, table=where, page_blocks=1), choice, scene.position, spec, out,
+                scratch,
+            )
+            for array in arrays
+        ]  # fmt: skip
+    name = "attend pages" if paged else "attend"
+    return _case(name, "attend", scene, calls, _told(attend_work.work, sizes, rows))
 
 
-def _dense(sizes: Sizes, rows: int) -> Case:
+def _dense(sizes: Sizes, rows: int, _: int) -> Case:
     """Attention to everything, at a quarter of the context: enough to be bound by memory at any number of rows."""
     sizes = attrs.evolve(sizes, context=sizes.context // 4, spec=sizes.spec.with_budget(
         max(sizes.spec.budget, sizes.spec.block_count(sizes.context // 4))
@@ -217,7 +268,7 @@ def entries_of(scene: Scene) -> dict[str, torch.Tensor]:
     }
 
 
-def _append(sizes: Sizes, rows: int) -> Case:
+def _append(sizes: Sizes, rows: int, _: int) -> Case:
     scene, shape = Scene(sizes, rows), sizes.shape
     heads, size = FusedHeads(q=shape.q_heads, kv=shape.kv_heads, has_next=True), shape.head_dim
     calls: list[Launch] = []
@@ -234,7 +285,7 @@ def _append(sizes: Sizes, rows: int) -> Case:
     return _case("rotate append", "append", scene, calls, _told(append_work.work, sizes, rows))
 
 
-def _norm(sizes: Sizes, rows: int) -> Case:
+def _norm(sizes: Sizes, rows: int, _: int) -> Case:
     scene, hidden = Scene(sizes, rows), sizes.shape.hidden
     weight = torch.ones(hidden, device=scene.device, dtype=scene.dtype)
     pairs = [scene.random(2, rows, hidden) for _ in range(8)]
@@ -242,14 +293,14 @@ def _norm(sizes: Sizes, rows: int) -> Case:
     return _case("norm", "norm", scene, list(calls), norm_work(rows, WorkContext(shape=sizes.shape, spec=sizes.spec)))
 
 
-def _gate(sizes: Sizes, rows: int) -> Case:
+def _gate(sizes: Sizes, rows: int, _: int) -> Case:
     scene, ffn = Scene(sizes, rows), sizes.shape.ffn
     wide = [scene.random(rows, 3 * ffn) for _ in range(8)]
     calls = [functools.partial(silu_gate, x[:, : 2 * ffn], x[:, 2 * ffn :]) for x in wide]
     return _case("gate", "gate", scene, list(calls), gate_work(rows, WorkContext(shape=sizes.shape, spec=sizes.spec)))
 
 
-def _sample(sizes: Sizes, rows: int) -> Case:
+def _sample(sizes: Sizes, rows: int, _: int) -> Case:
     scene, vocab = Scene(sizes, rows), sizes.shape.vocab
     token = torch.zeros(rows, dtype=torch.int64, device=scene.device)
     scratch = sample_gpu.sample_scratch(rows, vocab, scene.device, nucleus=False)
@@ -263,9 +314,12 @@ _MAKERS: dict[str, Maker] = {
     "score forecast": functools.partial(_scoring, how="forecast"),
     "score query": functools.partial(_scoring, how="query"),
     "score proxy": functools.partial(_scoring, how="proxy"),
-    "choose": _choose,
+    "score random": _uniform, "choose": _choose, "play trace": _play,
     "diff last-selection": functools.partial(_diff, policy="last-selection"),
     "diff lru": functools.partial(_diff, policy="lru"),
-    "attend": _attend, "attend all": _dense, "rotate append": _append, "norm": _norm, "gate": _gate, "sample": _sample,
+    "choose and diff last-selection": functools.partial(_diff, policy="last-selection", chosen=False),
+    "choose and diff lru": functools.partial(_diff, policy="lru", chosen=False),
+    "attend": _attend, "attend pages": functools.partial(_attend, paged=True), "attend all": _dense,
+    "rotate append": _append, "norm": _norm, "gate": _gate, "sample": _sample,
 }  # fmt: skip
 NAMES = tuple(_MAKERS)

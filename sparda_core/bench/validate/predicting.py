@@ -185,8 +185,7 @@ def balance_of(planned: Planned, facts: Sequence[StepFacts]) -> tuple[float, flo
     """
     quiet = [attrs.evolve(one, misses=one.misses * 0, late=one.late * 0) for one in facts]
     compute_s = planned.predict(quiet).step_s
-    context = attrs.evolve(planned.context, resident_layers=planned.plan.resident_layers)
-    work = kernel_work(planned.plan, context, planned.pair.selector)
+    work = kernel_work(planned.plan, planned.context, planned.pair.selector)
     total, capacity = 0.0, planned.profile.capacity()
     for one in facts:
         tokens = max(1, one.rows * one.new_tokens)

@@ -59,14 +59,13 @@ class Ready:
 def ready_of(record: Record, profile: str | Profile) -> Ready:
     """What predictions of a record need; raises SpardaError where it cannot be predicted."""
     planned = planned_for(record, profile)
-    context = attrs.evolve(planned.context, resident_layers=planned.plan.resident_layers)
     measured = record.measured
     confirmed = measured is not None and measured.confirmed
     replay = spread(measured.facts.step_facts(), MOST_REPLAYED) if measured is not None and confirmed else ()
     # Facts hang on no number of a profile: any GPU's will do where one is at hand without a name.
     drawn_on = profile if isinstance(profile, str) else "h200"
     facts = drawn_facts(record.cell, drawn_on) if record.cell.device == "cuda" else replay
-    work = kernel_work(planned.plan, context, planned.pair.selector)
+    work = kernel_work(planned.plan, planned.context, planned.pair.selector)
     return Ready(planned=planned, work=work, facts=facts, replay=replay)
 
 

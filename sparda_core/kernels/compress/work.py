@@ -11,7 +11,8 @@ from sparda_core.work import Work, WorkContext
 def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     """The windows that the new tokens complete: their keys read and added up, their means written.
 
-    A step that completes none (in decode, `stride` - 1 of `stride` steps a row) only launches.
+    A step that completes none (in decode, `stride` - 1 of `stride` steps a row) only looks. In decode the kernel that
+    rotates a token's key does it along, and nothing is launched for it.
     """
     lengths = facts.lengths[facts.active]
     fresh = entry_counts(lengths, context.spec) - entry_counts(lengths - facts.new_tokens, context.spec)
@@ -20,5 +21,5 @@ def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     return Work(
         flops=values * context.spec.window,
         hbm_bytes=values * (context.spec.window * context.kv_bytes + context.entry_bytes),
-        ctas=int(entries),
-    )
+        ctas=int(entries), launches=int(facts.new_tokens > 1),
+    )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
+from sparda_core.policy import LAST_SELECTION
 from sparda_core.work import Work, WorkContext
 
 #: Slot table: logical block (8), tick (8), unread (1).
@@ -18,10 +19,14 @@ _MISS_BYTES = 32
 
 
 def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
-    """Bytes of tables and lists; one thread block a (row, KV head); no arithmetic worth counting."""
+    """Bytes of tables and lists; one thread block a (row, KV head); no arithmetic worth counting.
+
+    The policy of the last selection empties what it left out; any other looks for victims among all slots.
+    """
     pairs = facts.rows * context.shape.kv_heads
     selected = pairs * facts.new_tokens * facts.budget
     misses = float(facts.misses[op.layer].sum())
     return Work(
-        hbm_bytes=2 * pairs * facts.slots * _SLOT_BYTES + selected * _SELECTED_BYTES + misses * _MISS_BYTES, ctas=pairs
-    )
+        hbm_bytes=2 * pairs * facts.slots * _SLOT_BYTES + selected * _SELECTED_BYTES + misses * _MISS_BYTES, ctas=pairs,
+        searched=0.0 if context.policy == LAST_SELECTION else float(facts.slots),
+    )  # fmt: skip

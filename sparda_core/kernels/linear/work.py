@@ -7,6 +7,7 @@ import attrs
 from sparda_core.facts import StepFacts
 from sparda_core.kernels.counts import new_token_count
 from sparda_core.kernels.norm.work import norm_heads_work
+from sparda_core.kernels.sample.work import LOGIT_BYTES, greedy_work
 from sparda_core.plan import Op
 from sparda_core.work import Work, WorkContext
 
@@ -28,9 +29,9 @@ def product_work(
 
 
 def embed_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
-    """One table row read and one residual stream written a token."""
+    """One table row read and one residual stream written a token (two launches: counters and lists begin anew)."""
     values = new_token_count(facts) * context.shape.hidden
-    return Work(hbm_bytes=values * (context.weight_bytes + context.activation_bytes))
+    return Work(hbm_bytes=values * (context.weight_bytes + context.activation_bytes), launches=2)
 
 
 def project_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
@@ -53,9 +54,10 @@ def project_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
 
 
 def query_work(tokens: int, context: WorkContext) -> Work:
-    """A layer's query projection alone, on another layer's input: InfiniGen's proxy."""
+    """A layer's query projection alone, on another layer's input, and its rotary: InfiniGen's proxy (two launches)."""
     shape = context.shape
-    product = product_work(tokens, shape.hidden, shape.q_heads * shape.head_dim, context, bias=shape.qkv_bias)
+    heads = shape.q_heads * shape.head_dim
+    product = product_work(tokens, shape.hidden, heads, context, launches=2, bias=shape.qkv_bias)
     return with_head_norms(product, tokens, context, keys=False)
 
 
@@ -89,5 +91,15 @@ def mlp_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
 
 
 def head_work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
-    """Norm and logits of every active row's last token (two launches)."""
-    return product_work(facts.rows, context.shape.hidden, context.shape.vocab, context, launches=2)
+    """Norm and logits of every active row's last token, and the likeliest of them: a step's next tokens.
+
+    Logits of a narrow dtype are widened to float32 (a launch of its own). Launches: norm, product, widening, the best
+    logit in two, and one that moves every row on.
+    """
+    vocab, narrow = context.shape.vocab, context.activation_bytes < LOGIT_BYTES
+    product, drawn = product_work(facts.rows, context.shape.hidden, vocab, context), greedy_work(facts.rows, context)
+    widened = facts.rows * vocab * (context.activation_bytes + LOGIT_BYTES) if narrow else 0.0
+    return attrs.evolve(
+        product, flops=product.flops + drawn.flops, hbm_bytes=product.hbm_bytes + widened + drawn.hbm_bytes,
+        launches=3 + narrow + drawn.launches,
+    )  # fmt: skip

@@ -52,9 +52,12 @@ def turn_us(samples: Samples) -> float:
     Code and addresses of another kernel are not at hand; kernels that start early, as shipped, take some of it back.
     """
     found = []
+    timed = {row["rows"] for row in samples.rows("kernels", kernel=LAYER[0])}
     for row in samples.rows("sequence"):
+        if row.get("what", "layer") != "layer" or row["rows"] not in timed:
+            continue
         alone = sum(middle(samples.one("kernels", kernel=name, rows=row["rows"])["us"], name) for name in LAYER)
-        found.append((middle(row["us_per_layer"], "layers in turn") - alone) / row["launches"])
+        found.append((middle(row.get("us_per_layer") or row["us"], "layers in turn") - alone) / row["launches"])
     return float(max(0.0, statistics.median(found)))
 
 

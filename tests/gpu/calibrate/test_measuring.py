@@ -12,8 +12,10 @@ import torch
 from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
 
 from sparda_core.bench.gpu_calibration.contention import CLASSES  # isort: skip
+from sparda_core.bench.gpu_calibration.points import points
 from sparda_core.bench.gpu_calibration.run import Measuring, identity_of
 from sparda_core.bench.gpu_calibration.sizes import KIB, MIB, Sizes, full, quick
+from sparda_core.bench.gpu_calibration.small_kernels import case_of
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.corunners.gpu import copy_memory, spin
 from sparda_core.models.tiny import TINY_SHAPE
@@ -24,9 +26,10 @@ from sparda_core.simulator.gpu_fit.samples import SECTIONS, SampleFile, read_sam
 TINY = Sizes(
     shape=attrs.evolve(TINY_SHAPE, layers=1, head_dim=16, kv_heads=1, q_heads=2, hidden=32), context=62,
     spec=BlockSpec(block=16, window=8, stride=8, sink=0, local=1, budget=3), dtype="float32", batches=(2,),
-    elastic=(1,), classes=("qkv", "choose"), ctas=(1,), product_rows=(2,), beside=((1, 16, 4),), first=((1, 16, 4),),
-    alone=((1, 16, 4),), repeated=((1, 16, 4),), sizes=(4 * KIB, 16 * KIB), pieces=(4 * KIB,), counts=(2,),
-    list_blocks=(2,), pool_bytes=2 * MIB, list_bytes=64 * KIB, device_bytes=1 * MIB, square=16, layers=1, launches=2,
+    elastic=(1,), classes=("qkv", "choose"), ctas=(1,), product_rows=(2,), in_turn=(2,), whole=(1,),
+    beside=((1, 16, 4),), first=((1, 16, 4),), alone=((1, 16, 4),), repeated=((1, 16, 4),),
+    sizes=(4 * KIB, 16 * KIB), pieces=(4 * KIB,), counts=(2,), list_blocks=(2,),
+    pool_bytes=2 * MIB, list_bytes=64 * KIB, device_bytes=1 * MIB, square=16, layers=1, launches=2,
     beside_us=1.0, repeats=1, replays=1,
 )  # fmt: skip
 
@@ -41,6 +44,9 @@ def test_every_section_measures_something_and_the_file_reads_back(tmp_path: Path
     assert {name for name in SECTIONS if not read.sections[name]} <= ({"grids"} if DEVICE.type == "cpu" else set())
     assert {row["kernel"] for row in read.rows("kernels")} == set(CLASSES)
     assert all(math.isfinite(us) and us > 0 for row in read.rows("kernels") for us in row["us"])
+    parts = {"project", "output", "mlp", "proxy", "layer", "head", "begin", "whole layer", "step to step"}
+    assert {row["what"] for row in read.rows("sequence")} == parts
+    assert all(math.isfinite(us) for row in read.rows("sequence") for us in row["us"])
     assert {row["co"] for row in read.rows("elasticity")} == {"spin", "memory", "gather"}
     assert len(read.rows("beside products")) == 3
     assert read.one("machine")["device_copy_bytes_per_s"][0] > 0
@@ -54,6 +60,22 @@ def test_a_full_and_a_quick_calibration_ask_for_copies_that_exist() -> None:
             assert in_flight in (16, 32, 64, 128)
             assert sizes.pool_bytes % (block * KIB) == 0
         assert sizes.block_kib == 32
+
+
+def test_a_full_calibration_times_kernels_between_the_usual_rows_and_at_other_contexts() -> None:
+    every = points(full(), CLASSES)
+    assert len(every) == len(set(every))
+    assert {point.kernel for point in every} == set(CLASSES)
+    assert [point.kernel for point in every] == sorted((p.kernel for p in every), key=CLASSES.index)
+    assert all(1 <= point.rows <= 256 and 12288 <= point.context <= 262144 for point in every)
+    assert {point.slots for point in every if "lru" in point.kernel} == {1, 2, 3, 4}
+    assert {point.rows for point in points(quick(), CLASSES)} == {1, 16, 64}
+
+
+def test_slots_that_hold_more_than_a_selection_are_searched() -> None:
+    assert case_of("diff lru", TINY, 2, slots=2).work.searched == 2 * TINY.spec.budget
+    assert case_of("diff last-selection", TINY, 2).work.searched == 0
+    assert case_of("choose", TINY, 2).work.searched == TINY.spec.block_count(TINY.context)
 
 
 @pytest.mark.parametrize("ctas", [1, 3])
