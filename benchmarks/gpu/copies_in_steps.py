@@ -19,15 +19,18 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+import attrs
 import torch
 
 from benchmarks.gpu.keep import keep
 from benchmarks.gpu.logged_copy import WORDS, Log, logged_gather
+from benchmarks.gpu.placement import Copies, alone, beside_kernels
 from sparda_core.bench.decode.cell import Cell, K
 from sparda_core.bench.decode.clock import Clock
 from sparda_core.bench.decode.measure import Bench
 from sparda_core.bench.decode.store import Settings
 from sparda_core.bench.decode.timeline import graph_timeline
+from sparda_core.bench.gpu_calibration.sizes import GIB, MIB, full
 from sparda_core.errors import SpardaError
 from sparda_core.plan import Lane
 from sparda_core.runtimes.gpu import engines
@@ -140,6 +143,28 @@ def _timeline(session: GpuSession, logs: Logs) -> Row | None:
     return {"spans": spans, "copies": logs.told()}
 
 
+@attrs.frozen
+class _Slab:
+    """Pinned memory that is there, and slots, as a pool has them."""
+
+    host: torch.Tensor
+    slots: torch.Tensor
+    device: torch.device
+
+
+def by_range(memory: torch.Tensor) -> dict[str, list[Row]]:
+    """Copies of lists over several ranges of one piece of memory: alone, and beside two kernels."""
+    device, sizes = torch.device("cuda"), full()
+    slab = _Slab(memory, torch.empty(512 * MIB, dtype=torch.uint8, device=device), device)
+    copies = Copies(slab, torch.bfloat16)
+    ranges = [size * GIB for size in (1, 4, 16, 32, 64, 104) if size * GIB <= memory.numel()]
+    few = ((1, 128), (2, 128))
+    return {
+        "alone": alone(copies, few, ranges, sizes.beside_us),
+        "beside kernels": beside_kernels(sizes, copies, (("attend", 64), ("down", 16)), few, ranges, repeats=2),
+    }
+
+
 def main() -> None:
     """Cell by cell; the file is whole after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -166,6 +191,8 @@ def main() -> None:
             keep(args.out, "copies of decode steps, logged", rows)
             took = statistics.median(row["logged_s"])
             print(f"{time.monotonic() - began:6.1f} s  {cell.key}: {took * 1e3:.3f} ms a step with logs", flush=True)
+        keep(args.out, "copies of decode steps, logged", rows, ranges=by_range(bench.host_memory()))
+        print(f"{time.monotonic() - began:6.1f} s  ranges", flush=True)
 
 
 if __name__ == "__main__":

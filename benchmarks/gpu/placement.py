@@ -20,7 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import torch
@@ -55,6 +55,11 @@ PRODUCT_ROWS, DECODE_ROWS = (16, 64, 256), (16, 24, 64, 128)
 FORKED_US = {"products": 260.0, "decode": 420.0}
 #: Bytes of the pool that a list ranges over.
 NARROW = GIB
+#: Kernels one of which is repeated beside a copy, and rows; those, and copies, that lists of several ranges are for.
+KERNELS = (
+    ("attend", 16), ("attend", 64), ("down", 16), ("down", 64), ("gate up", 16), ("head", 16), ("score query", 64),
+)  # fmt: skip
+BESIDE_KERNELS: tuple[Few, ...] = ((1, 128), (2, 128), (8, 128))
 
 
 def tiny() -> Sizes:
@@ -70,10 +75,26 @@ def tiny() -> Sizes:
     )  # fmt: skip
 
 
+class Memory(Protocol):
+    """Pinned memory, and slots on the device."""
+
+    @property
+    def host(self) -> torch.Tensor:
+        """uint8 [bytes]."""
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """uint8 [bytes]."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where kernels run."""
+
+
 class Copies:
     """Logged copies of lists that are never used twice."""
 
-    def __init__(self, pool: Pool, dtype: torch.dtype) -> None:
+    def __init__(self, pool: Memory, dtype: torch.dtype) -> None:
         shape = (-1, 2, BLOCK_KIB * KIB // 512, 128)
         self.source, self.slots = pool.host.view(dtype).view(shape), pool.slots.view(dtype).view(shape)
         self._device = pool.device
@@ -181,16 +202,18 @@ class Race:
         }  # fmt: skip
 
 
-def raced(race: Race, copies: Copies, copy: Few, us: float, *, repeats: int, first: bool = False,
-          later: int = LATER, every: int = 64) -> list[Row]:  # fmt: skip
-    """Replays of one copy beside the products, each with a list of its own."""
-    run, renew, log = copies.made(copy, copies.blocks(copy, us))
+def raced(
+    race: Race, copies: Copies, copy: Few, us: float, *, repeats: int, first: bool = False, later: int = LATER,
+    range_bytes: int | None = None,
+) -> list[Row]:  # fmt: skip
+    """Replays of one copy beside the kernels, each with a list of its own."""
+    run, renew, log = copies.made(copy, copies.blocks(copy, us), range_bytes=range_bytes)
     run()  # loads the kernel: a launch that loads waits for the device
     rows = []
     for _ in range(repeats):
         renew()
         told = race.run(run, first=first, later=later)
-        logged = log.told(every=every)
+        logged = log.told(every=64)
         moved = copies.blocks(copy, us) * BLOCK_KIB * KIB
         rows.append({**told, **logged, "gb_s": moved / max(1, max(logged["ends"]) - min(logged["starts"]))})
     return rows
@@ -212,6 +235,43 @@ def beside_products(
             found = raced(race, copies, copy, us, repeats=1 if quick else repeats, first=first, later=later)
             rows += [{"rows": tokens, "ctas": copy[0], "kib": copy[1], "first": first, **row} for row in found]
         tell(f"beside products of {tokens} rows: {len(cases)} settings")
+    return rows
+
+
+def beside_kernels(
+    sizes: Sizes, copies: Copies, kernels: Sequence[tuple[str, int]], few: Sequence[Few],
+    ranges: Sequence[int | None], *, repeats: int = 3,
+) -> list[Row]:  # fmt: skip
+    """Copies late and first beside a graph of one kernel, over lists of several ranges."""
+    rows: list[Row] = []
+    for name, tokens in kernels:
+        ours = name not in Weights.NAMES
+        launches = case_of(name, sizes, tokens).launches if ours else _weights(sizes).launches(name, tokens)
+        race = Race(Subject.of(name, tokens, launches, TIMES * sizes.beside_us / 2))
+        for copy, range_bytes, first in itertools.product(few, ranges, (False, True)):
+            found = raced(
+                race, copies, copy, sizes.beside_us / 2, repeats=repeats, first=first, range_bytes=range_bytes
+            )
+            told = {"kernel": name, "rows": tokens, "ctas": copy[0], "kib": copy[1], "first": first}
+            rows += [{**told, "range_bytes": range_bytes, **row} for row in found]
+    return rows
+
+
+def alone(copies: Copies, few: Sequence[Few], ranges: Sequence[int | None], us: float) -> list[Row]:
+    """Copies with nothing beside them, over lists of several ranges."""
+    rows: list[Row] = []
+    for copy, range_bytes in itertools.product(few, ranges):
+        run, renew, log = copies.made(copy, copies.blocks(copy, us), range_bytes=range_bytes)
+        run()
+        for _ in range(3):
+            renew()
+            finish()
+            run()
+            finish()
+            told = log.told(every=64)
+            moved = copies.blocks(copy, us) * BLOCK_KIB * KIB
+            told["gb_s"] = moved / max(1, max(told["ends"]) - min(told["starts"]))
+            rows.append({"ctas": copy[0], "kib": copy[1], "range_bytes": range_bytes, **told})
     return rows
 
 
@@ -370,6 +430,10 @@ def measure(sizes: Sizes, pool: Pool, out: Path | None, *, shrink: int, quick: b
             row for rows in (PRODUCT_ROWS[:1] if quick else PRODUCT_ROWS)
             for row in forked(sizes, copies, "products", rows, shrink=shrink, quick=quick)
         ],
+        "beside kernels": lambda: beside_kernels(
+            sizes, copies, KERNELS[:1] if quick else KERNELS, BESIDE_KERNELS[:1] if quick else BESIDE_KERNELS, (None,)
+        ),
+        "alone": lambda: alone(copies, BESIDE_KERNELS[:2], (None,) if quick else (None, NARROW), sizes.beside_us),
         "forked decode": lambda: [
             row for rows in (DECODE_ROWS[:1] if quick else DECODE_ROWS)
             for row in forked(sizes, copies, "decode", rows, shrink=shrink, quick=quick)
