@@ -48,7 +48,7 @@ CELLS = (
 )  # fmt: skip
 _WARM, _STEPS, _LOGGED = 6, 16, 3
 #: Of a cell: by the host one by one, captured, alone, and one by one for the profiler.
-_MOST_LAUNCHES = 320
+_MOST_LAUNCHES = 640
 
 
 class Logs:
