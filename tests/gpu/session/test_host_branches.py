@@ -109,13 +109,16 @@ _METHODS = {"item", "tolist", "cpu", "numpy", "nonzero", "is_nonzero", "masked_s
 #: What runs inside a step; of `machinery.py` only its `run`.
 _STEP = (
     "models/device_decoder.py", "runtimes/gpu/step.py", "runtimes/gpu/executor.py", "runtimes/gpu/graphs.py",
-    "runtimes/gpu/capture.py", "runtimes/gpu/engines.py", "runtimes/gpu/lanes.py", "runtimes/gpu/sampling.py",
+    "runtimes/gpu/capture.py", "runtimes/gpu/engines.py", "runtimes/gpu/host_list.py", "runtimes/gpu/lanes.py",
+    "runtimes/gpu/sampling.py",
     "runtimes/gpu/upload.py", "runtimes/gpu/places.py", "kernels/early.py", "kernels/device.py", "kernels/strides.py",
     "kernels/tables.py", "kernels/checks.py",
 )  # fmt: skip
 #: Function -> why it may.
 _MAY = {
-    "runtimes/gpu/engines.py:fetch": "of the engines whose list the host reads: between pieces, never captured",
+    "runtimes/gpu/host_list.py:__init__": "views of pinned memory, before any step",
+    "runtimes/gpu/host_list.py:told": "of the engines whose list the host reads: between pieces, never captured",
+    "runtimes/gpu/host_list.py:room": "the same engines: memory that an earlier copy still reads",
     "runtimes/gpu/lanes.py:settle": "waits, for whoever cleans up",
 }
 
