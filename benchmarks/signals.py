@@ -22,7 +22,7 @@ from tests.chaos.signals import told_elsewhere
 from tests.chaos.story import PAIRS
 
 MODULES = {False: ("tests.chaos.signals", len(PAIRS)), True: ("tests.gpu.session.signals", 3)}
-COUNTED = ("calls", "signals", "raised")
+COUNTED = ("calls", "signals", "raised", "twice")
 
 
 def run(module: str, pair: int, seed: int, rounds: int) -> dict[str, Any]:

@@ -165,6 +165,11 @@ class BlockStore:
         self._mapped[place] = mapped + missing
         self._reserved[place] = last * self._page_tokens
 
+    def recount(self) -> None:
+        """Free every page that no row holds: what was taken for a row and never became its own."""
+        held = [self.row_pages(row).ravel() for row in self.rows]
+        self._pool.recount(np.concatenate([*held, np.empty(0, np.int64)]))
+
     def physical(self, layer: int, row: int) -> IntArray:
         """int64 [Hk, blocks]: index in `array` of each logical block, reserved ones included.
 

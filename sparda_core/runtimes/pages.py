@@ -82,6 +82,15 @@ class PagePool:
         free = self._free + np.unique(pages[left[pages] == 0])[::-1].tolist()
         self._references, self._free = left, free
 
+    def recount(self, held: PageIds) -> None:
+        """Say anew who holds what: each page as often as it is listed; what is not listed is free.
+
+        For whoever was interrupted between taking pages and noting that they are his.
+        """
+        references = np.bincount(held, minlength=self.pages).astype(np.int64)
+        free = np.flatnonzero(references == 0)[::-1].tolist()
+        self._references, self._free = references, free
+
     def copy(self, source: int, target: int, blocks: int) -> None:
         """Copy the first `blocks` blocks of one page onto another."""
         n = self.page_blocks

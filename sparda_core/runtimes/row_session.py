@@ -31,6 +31,8 @@ class RowSession(Session):
     @property
     def rows(self) -> tuple[int, ...]:
         """Row ids, in batch order."""
+        if not self._closed:
+            self._check_open()  # what is still to be undone may concern them
         return tuple(self._lengths)
 
     def length(self, row: int) -> int:
@@ -79,9 +81,9 @@ class RowSession(Session):
         """Stop lanes and let memory go; called with no row left, and again where it was interrupted."""
 
     def _as_a_whole(self, work: Callable[[], _Made], undo: Callable[[], None]) -> _Made:
-        """What `work` returns. Whatever interrupts it, `undo` takes back what it did: now, or at the next call.
+        """What `work` returns. Whatever interrupts it, `undo` follows: now, or with the next call.
 
-        undo  may be done again, where it was interrupted
+        undo  takes back what was done of the work, or does it to its end; may be done again, where it was interrupted
         """
         # No `with`: a signal that comes in as its end begins would skip it.
         try:

@@ -28,7 +28,6 @@ from sparda_core.runtimes.row_session import RowSession
 from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions, compute_threads, cores
 from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
 from sparda_core.runtimes.tiers import Tiers
-from sparda_core.runtimes.to_the_end import to_the_end
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
 
@@ -115,15 +114,20 @@ class CpuSession(RowSession):
         """A new, empty row at the end of the batch."""
         self._check_idle()
         row = self._next_row
-        self._tiers.add(row)
-        self._lengths[row], self._next_row = 0, row + 1
-        return row
+
+        def added() -> int:
+            self._tiers.add(row)
+            self._lengths[row], self._next_row = 0, row + 1
+            return row
+
+        return self._as_a_whole(added, functools.partial(self._put_back, {}, row))
 
     def retire(self, row: int) -> None:
         """Give a row's memory back."""
         self._check_idle()
         self._check_row(row)
-        to_the_end(self._forget, row)
+        forget = functools.partial(self._forget, row)
+        self._as_a_whole(forget, forget)  # to its end: half of it done would help nobody
 
     def _forget(self, row: int) -> None:
         """Give back what is kept of a row, wherever something is."""
@@ -137,21 +141,22 @@ class CpuSession(RowSession):
         self._check_idle()
         self._check_row(row)
         copy = self._next_row
-        try:
+
+        def forked() -> int:
             self._tiers.fork(row, copy)
             self._bound.row_forked(row, copy)
             self._queries.forked(row, copy)
-        except BaseException:
-            self._forget(copy)
-            raise
-        self._lengths[copy], self._next_row = self._lengths[row], copy + 1
-        return copy
+            self._lengths[copy], self._next_row = self._lengths[row], copy + 1
+            return copy
+
+        return self._as_a_whole(forked, functools.partial(self._put_back, {}, copy))
 
     def crop(self, row: int, tokens: int) -> None:
         """Forget everything after the first `tokens` tokens."""
         self._check_idle()
         self._check_cut(row, tokens)
-        to_the_end(self._cut, row, tokens)
+        cut = functools.partial(self._cut, row, tokens)
+        self._as_a_whole(cut, cut)  # as in `retire`
 
     def _commit(self, tokens: Mapping[int, int]) -> None:
         """Say that these rows now hold so many tokens, all of them written."""
@@ -277,15 +282,15 @@ class CpuSession(RowSession):
         """A new row that continues a snapshot; raises ConfigError where it is of another shape."""
         self._check_idle()
         row = self._next_row
-        try:
+
+        def adopted() -> int:
             self._tiers.add(row)
             in_inference(lambda: adopt_row(self._model.query_of, self._tiers, self._bound, row, snapshot))
             self._tiers.commit(row, snapshot.tokens)
-        except BaseException:
-            self._forget(row)
-            raise
-        self._lengths[row], self._next_row = snapshot.tokens, row + 1
-        return row
+            self._lengths[row], self._next_row = snapshot.tokens, row + 1
+            return row
+
+        return self._as_a_whole(adopted, functools.partial(self._put_back, {}, row))
 
     def _used_bytes(self) -> dict[str, int]:
         return self._tiers.used_bytes
@@ -301,13 +306,17 @@ class CpuSession(RowSession):
             lambda: in_inference(lambda: threads.run(work)), functools.partial(self._put_back, before)
         )  # fmt: skip
 
-    def _put_back(self, before: Mapping[int, int]) -> None:
+    def _put_back(self, before: Mapping[int, int], new: int | None = None) -> None:
+        """Make rows as long as they were, and a new one not to be."""
         if self._lane is not None:
             self._lane.drain()
             self._lane.mend()
         for row, tokens in before.items():
             self._cut(row, tokens)
             self._tiers.refresh(row, tokens, stale_from=0)
+        if new is not None:
+            self._forget(new)
+        self._tiers.recount()
 
 
 def _numpy_dtype(dtype: torch.dtype) -> Any:

@@ -114,6 +114,11 @@ class Tiers:
             gather_blocks(self.host.array, pool.array, source, diff.miss_slots, 0, source.size)
             pool.mark_read(diff.physical)
 
+    def recount(self) -> None:
+        """Free what was taken for rows and never became theirs, after work that was interrupted."""
+        for store in (self.device, self.host):
+            store.recount()
+
     def reserve(self, lengths: Sequence[tuple[int, int]]) -> None:
         """Pages for rows (row, tokens) to grow to; raises CapacityError before anything is written."""
         for row, tokens in lengths:

@@ -3,8 +3,9 @@
     python -m tests.chaos.signals --pair 0 --rounds 20 --seed 3
 
 A round is a session that is opened, told the story of seventeen acts and closed; each of these nineteen calls is
-given one signal, at a moment drawn from its usual time. Ends with one line of JSON, or at the first thing wrong with
-exit status 1 and the reason; a round that takes longer than --bound seconds hangs, and every thread says where.
+given a signal, at a moment drawn from its usual time, and half of them a second one shortly after it. Ends with one
+line of JSON, or at the first thing wrong with exit status 1 and the reason; a round that takes longer than --bound
+seconds hangs, and every thread says where.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import numba
@@ -28,7 +30,7 @@ import torch
 
 from sparda_core.runtimes import session as cpu_session
 from sparda_core.runtimes.row_session import RowSession
-from tests.chaos.cuts import Cut
+from tests.chaos.cuts import PACKAGE, Cut
 from tests.chaos.story import ACTS, PAIRS, Act, Answer, State, opened, retold, told
 
 #: A signal is drawn from this many times an act's usual time: some come too late, and show that the end is right.
@@ -43,33 +45,55 @@ class Alarms:
     """Counts signals that were heard, and raises Cut for each."""
 
     def __init__(self) -> None:
-        self.heard, self._armed = 0, False
+        self.heard = self.twice = 0
+        self._armed, self._again_s = False, 0.0
         signal.signal(signal.SIGALRM, self._ring)
 
-    def _ring(self, *_: Any) -> None:
-        if self._armed:  # the clock may have run out just before it was stopped
-            self._armed = False
-            self.heard += 1
-            raise Cut
+    def _ring(self, _: int, frame: FrameType | None) -> None:
+        if not self._armed:  # the clock may have run out just before it was stopped
+            return
+        inside, second = _in_package(frame), self._again_s < 0
+        if second and not inside:
+            return
+        self.heard += 1
+        self.twice += second
+        # A first signal just before or after the call is its only one.
+        again_s, self._again_s = self._again_s, -1.0
+        self._armed = inside and again_s > 0
+        if self._armed:
+            signal.setitimer(signal.ITIMER_REAL, again_s)
+        raise Cut
 
-    def after(self, seconds: float) -> Alarm:
-        """A context in which one signal comes, so late after its beginning, if it lasts that long."""
-        return Alarm(self, seconds)
+    def after(self, seconds: float, again_s: float = 0.0) -> Alarm:
+        """A context in which a signal comes so late after its beginning, if it lasts that long.
+
+        again_s  how long after that a second one comes, if code of the package still runs; 0: none does
+        """
+        return Alarm(self, seconds, again_s)
 
 
 class Alarm:
     """See `Alarms.after`."""
 
-    def __init__(self, alarms: Alarms, seconds: float) -> None:
-        self._alarms, self._seconds = alarms, seconds
+    def __init__(self, alarms: Alarms, seconds: float, again_s: float) -> None:
+        self._alarms, self._seconds, self._again_s = alarms, seconds, again_s
 
     def __enter__(self) -> None:
-        self._alarms._armed = True
+        self._alarms._again_s, self._alarms._armed = self._again_s, True
         signal.setitimer(signal.ITIMER_REAL, self._seconds)
 
     def __exit__(self, *failure: object) -> None:
         self._alarms._armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _in_package(frame: FrameType | None) -> bool:
+    """Whether a call into the package has not returned yet."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def usual_times(open_session: Opens, acts: dict[str, Act]) -> dict[str, float]:
@@ -101,9 +125,11 @@ def insisted(work: Callable[[], Any], alarm: Alarm) -> tuple[Any, int]:
 
 def tell(
     open_session: Opens, acts: dict[str, Act], *, rounds: int, seed: int, bound_s: float,
-    within: float = 0.0,
+    within: float = 0.0, again: bool = True,
 ) -> dict[str, int]:  # fmt: skip
-    """Tell the story so many times; how many signals were heard, and how many of them a call raised.
+    """Tell the story so many times; how many signals were heard, how many calls raised one, and how many met a second.
+
+    again  whether half the calls are given a second one
 
     Raises AssertionError where a state, an answer or what the process keeps is not as if there had been none.
     """
@@ -114,7 +140,7 @@ def tell(
     cut = 0
     for turn in range(rounds):
         faulthandler.dump_traceback_later(bound_s, exit=True)
-        late = {name: alarms.after(draw.uniform(1e-6, SPAN * usual[name])) for name in usual}
+        late = {name: _drawn(alarms, draw, seconds, again=again) for name, seconds in usual.items()}
         session, more = insisted(open_session, late["open"])
         cut += more
         try:
@@ -130,7 +156,12 @@ def tell(
     gc.collect()
     assert not left_lanes(), "a copy lane outlives its session"
     faulthandler.cancel_dump_traceback_later()
-    return {"calls": rounds * (len(acts) + 2), "signals": alarms.heard, "raised": cut}
+    return {"calls": rounds * (len(acts) + 2), "signals": alarms.heard, "raised": cut, "twice": alarms.twice}
+
+
+def _drawn(alarms: Alarms, draw: random.Random, usual_s: float, *, again: bool) -> Alarm:
+    """One signal, or one more while the call gets over the first."""
+    return alarms.after(draw.uniform(1e-6, SPAN * usual_s), draw.choice((0.0, again * draw.uniform(1e-5, 1e-3))))
 
 
 def _same(alarm: Alarm) -> Alarm:
@@ -150,8 +181,8 @@ def left_lanes() -> list[threading.Thread]:
     return [thread for thread in lanes if thread.is_alive()]
 
 
-def main(stories: Sequence[Opens], acts: dict[str, Act], *, within: float = 0.0) -> None:
-    """See the module: `stories` are what --pair chooses from."""
+def main(stories: Sequence[Opens], acts: dict[str, Act], *, within: float = 0.0, again: bool = True) -> None:
+    """See the module: `stories` are what --pair chooses from; `within` and `again` as `tell` takes them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pair", type=int, default=0, help="which of the pairs of selector and runtime")
     parser.add_argument("--rounds", type=int, default=20)
@@ -161,7 +192,9 @@ def main(stories: Sequence[Opens], acts: dict[str, Act], *, within: float = 0.0)
     args = parser.parse_args()
     if args.leave_mode_on:
         cpu_session.in_inference = _left_on
-    found = tell(stories[args.pair], acts, rounds=args.rounds, seed=args.seed, bound_s=args.bound, within=within)
+    found = tell(
+        stories[args.pair], acts, rounds=args.rounds, seed=args.seed, bound_s=args.bound, within=within, again=again
+    )  # fmt: skip
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -11,4 +11,5 @@ from tests.chaos.signals import main
 from tests.gpu.session.test_spoilt_calls import ACTS, TRIED, fresh
 
 if __name__ == "__main__":
-    main([functools.partial(fresh, *pair) for pair in TRIED], ACTS, within=2e-4)
+    # One signal a call: a second one may lose pages of the host store until the session closes.
+    main([functools.partial(fresh, *pair) for pair in TRIED], ACTS, within=2e-4, again=False)
