@@ -54,7 +54,9 @@ class PromptStrength:
             return attrs.evolve(self, head=head)
         whole = head.stacked(queries)
         rotation = rotation_of(whole, kv_heads=self.kv_heads)
-        full = attrs.evolve(self, head=head, rotation=rotation, totals=((head.stop, strength_of(whole, rotation)),))
+        there = queries.device  # a GPU multiplies faster than it takes to bring the head back
+        strength = strength_of(whole.to(there), rotation.to(there)).cpu()
+        full = attrs.evolve(self, head=head, rotation=rotation, totals=((head.stop, strength),))
         return full.added(start + room, queries[:, room:])
 
     def cropped(self, tokens: int) -> Self:
