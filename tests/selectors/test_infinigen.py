@@ -162,6 +162,7 @@ def test_a_prompt_after_an_answer_counts_too_in_its_whole_blocks() -> None:
     every = queries_of(world, 0, 180)
     counted = torch.cat((every[:, :64], every[:, 96:176]), dim=1)
     want = partial_projection(counted, kv_heads=SHAPE.kv_heads, channels=CHANNELS, rotated_by=32)
+    torch.testing.assert_close(_totals(drive), strength_of(counted, rotation_of(every[:, :32], kv_heads=2)))
     torch.testing.assert_close(kept_by(drive, 180), want)
     assert not torch.allclose(before, want)
     read = scores(drive, [0], 180, 1)  # with the partial keys of generated tokens, too
