@@ -38,7 +38,6 @@ METHODS = {"query": "offload-sync", "forecast": "offload-prefetch", "infinigen":
 #: Of 125 blocks. 16 blocks are what the package decodes with by default; 8 with a local band of one block are a row of
 #: 16 selections with 38 % of them forced, nearer to 96 of 2,048 blocks (21 selections, 35 % forced) of the 8B shape.
 CUTS = {16: BlockSpec(budget=16, sink=1, local=3), 8: BlockSpec(budget=8, sink=1, local=1)}
-KEPT_QUERIES = 512
 
 Report = Callable[[str, int, int], None]
 
@@ -108,7 +107,7 @@ def _read(model: Model, reading: Reading, args: argparse.Namespace, report: Repo
 
     prompt = reading.tokens[: -args.steps]
     plain = compose(
-        model.decoder, "window", "resident", spec=CUTS[16], threads=args.threads, keep_queries=KEPT_QUERIES
+        model.decoder, "window", "resident", spec=CUTS[16], threads=args.threads, keep_queries=len(prompt)
     )
     with plain.open_cpu() as session:
         row = session.add()

@@ -173,7 +173,10 @@ class BoundSelector(abc.ABC):
         """Run one of the declared operations; the last one sets `view.selection`."""
 
     def observe(self, view: LayerView, key: torch.Tensor) -> None:  # noqa: B027
-        """See the new tokens of layer view.layer (key [B, Hk, T, D], view.query their queries), at every step."""
+        """See the new tokens of layer view.layer (key [B, Hk, T, D], view.query their queries), at every step.
+
+        While a session on a GPU reads a prompt, view.query lies there in the model's dtype, and all else on the CPU.
+        """
 
     def row_forked(self, source: int, copy: int) -> None:  # noqa: B027
         """Row `copy` starts as a copy of `source`."""

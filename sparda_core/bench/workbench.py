@@ -29,8 +29,6 @@ FILLER_TOKENS, PASSAGE_TOKENS = 8040, 28
 PASSKEY_DEPTH = 0.3
 #: The demo's dense model is sure of both tasks at this length; beyond 4,096 it begins to fail itself.
 TASK_TOKENS = 3072
-#: Prompt queries kept in snapshots, for selectors that calibrate on them.
-KEPT_QUERIES = 512
 #: Share of the cores that other programs may keep busy before it matters.
 BUSY_SHARE = 0.25
 
@@ -111,7 +109,8 @@ class Workbench:
     def _prefill(self, name: str, tokens: Sequence[int]) -> RowSnapshot:
         plain = compose(
             self.decoder, "window", "resident", spec=self.config.spec, threads=self.reading_threads,
-            keep_queries=KEPT_QUERIES,
+            # All: InfiniGen chooses its dimensions by a whole prompt. They take a group's times the keys.
+            keep_queries=len(tokens),
         )  # fmt: skip
         what = f"prefill {name}, tokens"
         with plain.open() as session:

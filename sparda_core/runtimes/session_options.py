@@ -58,7 +58,8 @@ class SessionOptions:
     timeline          record when each operation of a decode step ran
     page_blocks       blocks per page of the stores: what a fork copies at its first write, per layer and KV head
     host_limit_bytes  most bytes of the host store; None: what the machine gives
-    keep_queries      prompt queries kept per row and layer, for snapshots that another selector calibrates on
+    keep_queries      prompt queries kept per row and layer, for snapshots that another selector calibrates on;
+                      `infinigen` asks for the whole prompt's (Hq D values a token and layer)
     """
 
     link_bytes_per_s: float | None = attrs.field(default=None, validator=_positive)

@@ -32,16 +32,23 @@ class InfiniGen(ScoringDeclaration):
     entry-softmax  with the entries exactly as query-driven selection does
 
     channels            dimensions kept of each key; None keeps all of them, unskewed
-    calibration_tokens  first prompt tokens, per row, that choose the dimensions
+    calibration_tokens  first tokens read, per row, whose queries make the rotation (the skew)
 
     Both matter to `token` only. Prefill and the layers that no layer is early enough before select
-    by their own query. The skew is calibrated for every row from that row's prompt.
+    by their own query.
+
+    A row's dimensions are those in which all of its own prompts' queries are strongest, chosen after each prompt, as
+    the release chooses them for a request; partial keys are then made anew. The rotation stays that of the first
+    `calibration_tokens`. Whatever is read counts, a later prompt too; what is generated does not. After the first
+    `calibration_tokens` a block of the row counts where it was read whole, so that a row can be cropped anywhere:
+    at the end of a prompt fewer than a block's tokens do not. See `selectors.tensors.prompt_strength`.
     """
 
     name: ClassVar[str] = "infinigen"
     lead = 1
 
     channels: int | None = attrs.field(default=32)
+    #: A rotation by 2,048 finds .005 more of the oracle's blocks and holds four times the queries (docs/design.md).
     calibration_tokens: int = attrs.field(default=512)
     scoring: str = attrs.field(default="token")
 
@@ -95,7 +102,8 @@ class InfiniGen(ScoringDeclaration):
 
         scorer = make_scorer(
             self.scoring, shape=shape, channels=width, lead=self.lead,
-            calibration_tokens=0 if self.channels is None else self.calibration_tokens,
+            # Where every dimension is kept there is nothing to choose.
+            calibration_tokens=0 if width == shape.head_dim else self.calibration_tokens,
         )  # fmt: skip
         return BoundInfiniGen(scorer)
 

@@ -50,7 +50,7 @@ def test_a_recorded_run_replayed_with_prefetch_gives_the_same_facts_and_logits(t
 
 def test_infinigen_goes_on_the_same_from_a_snapshot() -> None:
     selector = InfiniGen(channels=3, calibration_tokens=64)
-    with compose(MODEL, selector, OffloadPrefetch(), spec=SPEC).open(keep_queries=64) as first:
+    with compose(MODEL, selector, OffloadPrefetch(), spec=SPEC).open(keep_queries=150) as first:
         row = first.add()
         first.prefill(row, TOKENS[:150], chunk=40)
         snapshot = first.snapshot(row)

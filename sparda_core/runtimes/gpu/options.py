@@ -96,7 +96,8 @@ class GpuOptions:
                           device can
     timeline              record when each operation of a decode step ran; such steps are issued one by one
     temperature, top_p, seed            sampling of new rows, see `GpuSession.set_sampling`; 0 is greedy
-    keep_queries          prompt queries kept per row and layer, for snapshots that another selector calibrates on
+    keep_queries          prompt queries kept per row and layer, for snapshots that another selector calibrates on;
+                          `infinigen` asks for the whole prompt's (Hq D values a token and layer)
     """
 
     places: int = attrs.field(default=1, validator=_at_least(1))

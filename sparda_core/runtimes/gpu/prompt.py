@@ -58,9 +58,10 @@ class CpuHalf:
             return lambda *_: None
 
         def see(layer: int, query: torch.Tensor, key: torch.Tensor, start: int) -> None:
-            wide = query.float().cpu()
-            self._queries.see(row, layer, wide[None], start)
-            self._observe(row, layer, Phase.PREFILL, wide, key, start)
+            if self._keeps:
+                self._queries.see(row, layer, query.float().cpu()[None], start)
+            # Not moved: a prompt's queries are several times its keys, and who observes them keeps few.
+            self._observe(row, layer, Phase.PREFILL, query, key, start)
 
         return see
 

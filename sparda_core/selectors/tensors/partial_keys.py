@@ -9,50 +9,48 @@ from sparda_core.errors import PlanError
 from sparda_core.kernels.score_proxy.cpu import proxy_block_scores
 from sparda_core.layer_view import LayerView
 from sparda_core.plan import Phase
-from sparda_core.selectors.tensors.prompt_queries import PromptQueries
+from sparda_core.selectors.tensors.prompt_strength import PromptStrength
 from sparda_core.selectors.tensors.proxy_scores import ProxyScorer
 from sparda_core.selectors.tensors.row_buffer import RowBuffer
-from sparda_core.selectors.tensors.skew import partial_projection
+from sparda_core.selectors.tensors.skew import first_dimensions
 
 
 @attrs.define
 class _RowLayer:
     """What is known of one row in one layer.
 
-    prompt      queries that calibrate it
+    prompt      the queries of its prompts; None where nobody asks for them
     seen        tokens observed, from position 0 on without a gap
-    projection  [Hk, D, w], what keys and proxy queries are multiplied by; None before its first use
-    calibrated  prompt queries that `projection` was made from
+    projection  [Hk, D, w], what keys and proxy queries are multiplied by; None where it, and with it every partial
+                key, must be made (again) before use
     """
 
-    prompt: PromptQueries = attrs.field(factory=PromptQueries)
+    prompt: PromptStrength | None = None
     seen: int = 0
     projection: torch.Tensor | None = None
-    calibrated: int = 0
-
-    @property
-    def stale(self) -> bool:
-        """Whether the projection, and with it every partial key, must be made (again) before use."""
-        return self.projection is None or self.calibrated != self.prompt.count
 
     def crop(self, tokens: int) -> None:
         """Forget what came after the first `tokens` tokens."""
         self.seen = min(self.seen, tokens)
-        left = self.prompt.cropped(tokens)
-        if left.count != self.prompt.count:
-            # as many other queries may follow: a count alone would not notice
+        if self.prompt is not None:
+            self.learn(self.prompt.cropped(tokens))
+
+    def learn(self, prompt: PromptStrength) -> None:
+        """Take over another prompt; the projection goes where it was made from other queries."""
+        if self.prompt is None or prompt.counted != self.prompt.counted:
+            # Now, not at the next use: as many other queries may follow a crop, and a count would not notice.
             self.projection = None
-        self.prompt = left
+        self.prompt = prompt
 
 
 class TokenScorer(ProxyScorer):
     """Scores blocks by the logits of every token.
 
-    The projection is a pure function of the queries of the row's first prompt, of at most
-    `calibration_tokens` of them: it is made when it is first wanted, and again after more of that
-    prompt or a crop changed those queries. So neither the chunking of a prompt nor batch neighbours
-    matter, and a cropped row is as one that never was longer. A row that never had a prompt keeps its
-    first dimensions, unskewed.
+    The projection is a pure function of the queries that the row read, see PromptStrength: it is made when it is
+    first wanted, and again after another prompt or a crop changed those queries. So neither the chunking of a prompt
+    nor batch neighbours matter, and a cropped row is as one that never was longer. What a row reads in a block that
+    a crop cut does not count. A row that never had a prompt keeps its first dimensions, unskewed; so do all rows
+    where `calibration_tokens` is 0.
     """
 
     def __init__(self, *, kv_heads: int, channels: int, first_layer: int, calibration_tokens: int) -> None:
@@ -62,7 +60,10 @@ class TokenScorer(ProxyScorer):
         self._partial: dict[int, RowBuffer] = {}
 
     def observe(self, view: LayerView, key: torch.Tensor) -> None:
-        """Append the partial keys of calibrated rows, and keep prompt queries for those that are not yet."""
+        """Learn from what is read, and append the partial keys of rows whose projection that leaves as it is.
+
+        The view's query may lie on another device than the key.
+        """
         if view.layer < self._first_layer:
             return
         for b, (row, positions) in enumerate(zip(view.rows, view.positions.tolist(), strict=True)):
@@ -71,9 +72,12 @@ class TokenScorer(ProxyScorer):
             if tokens == 0 or positions[0] != state.seen:
                 continue  # a gap: `block_scores` will say that tokens were never seen
             state.seen += tokens
-            if view.phase is Phase.PREFILL and view.query is not None:
-                state.prompt = state.prompt.added(positions[0], view.query[b, :, :tokens], limit=self._limit)
-            if state.projection is not None and not state.stale:
+            if self._limit and view.phase is Phase.PREFILL and view.query is not None:
+                known = state.prompt or PromptStrength(
+                    limit=self._limit, block=view.spec.block, kv_heads=self._kv_heads
+                )
+                state.learn(known.added(positions[0], view.query[b, :, :tokens]))
+            if state.projection is not None:
                 self._buffer(view.layer, key).append(row, key[b, :, :tokens] @ state.projection)
 
     def block_scores(self, proxy: torch.Tensor, view: LayerView) -> torch.Tensor:
@@ -100,9 +104,7 @@ class TokenScorer(ProxyScorer):
                 f"selector 'infinigen' was shown {state.seen} of the {tokens} tokens of row {row} in layer {layer}: "
                 "a row must be filled in a session of this selector, or forked from one that was"
             )
-        if state.projection is not None and not state.stale:
-            return state.projection
-        return partial_projection(state.prompt.stacked(like), kv_heads=self._kv_heads, channels=self._channels)
+        return self._made(state, like) if state.projection is None else state.projection
 
     def row_forked(self, source: int, copy: int) -> None:
         """Copy the partial keys; share the rest."""
@@ -126,6 +128,11 @@ class TokenScorer(ProxyScorer):
         for buffer in self._partial.values():
             buffer.drop(row)
 
+    def _made(self, state: _RowLayer, like: torch.Tensor) -> torch.Tensor:
+        if state.prompt is None:
+            return first_dimensions(like, kv_heads=self._kv_heads, channels=self._channels)
+        return state.prompt.projection(like, channels=self._channels)
+
     def _of(self, row: int, layer: int) -> _RowLayer:
         return self._state.setdefault((row, layer), _RowLayer())
 
@@ -146,17 +153,15 @@ class TokenScorer(ProxyScorer):
                     f"selector 'infinigen' was shown {state.seen} of the {first} tokens of row {row} in layer "
                     f"{view.layer}: a row must be filled in a session of this selector, or forked from one that was"
                 )
-            if first >= 0 and state.stale:
+            if first >= 0 and state.projection is None:
                 stale.append((b, row, state))
         if not stale:
             return
         keys_BHND, _ = view.keys()
         for b, row, state in stale:
-            made = partial_projection(
-                state.prompt.stacked(proxy[b]), kv_heads=self._kv_heads, channels=self._channels
-            )
+            made = self._made(state, proxy[b])
             buffer = self._buffer(view.layer, proxy)
             buffer.crop(row, 0)
             buffer.append(row, keys_BHND[b, :, : state.seen] @ made)
             # Last: until every key is there, the row stays one that must be calibrated.
-            state.projection, state.calibrated = made, state.prompt.count
+            state.projection = made

@@ -100,9 +100,13 @@ def _greedy(row: int, length: int) -> int:
 
 
 def test_what_a_selector_learnt_of_a_prompt_goes_with_the_prompt() -> None:
-    with Pair("infinigen", "offload-prefetch", selector_options={"channels": 4}, places=1) as pair:
+    # The rotation is made from two blocks; the others count as sums, of which a crop forgets two.
+    learning = {"channels": 4, "calibration_tokens": 32}
+    with Pair("infinigen", "offload-prefetch", selector_options=learning, places=1) as pair:
         row = pair.add(prompt(90))
         pair.crop(row, 70)
+        pair.step({row: 3})
+        pair.prefill(row, prompt(45, 4), chunk=20)  # dimensions are chosen anew
         pair.step({row: 3})
         pair.retire(row)
         row = pair.add(prompt(70, 2))  # in the same place
