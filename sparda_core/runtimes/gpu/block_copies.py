@@ -49,14 +49,14 @@ def copy_blocks(
         return
     size = source[0].numel() * source.element_size()
     reads, writes = source_ids * size + source.data_ptr(), target_ids * size + target.data_ptr()
-    issue = _driver()
     stream = torch.cuda.current_stream(target.device).cuda_stream
-    for start in range(0, len(reads), at_once):
-        issue(writes[start : start + at_once], reads[start : start + at_once], size, stream)
+    _driver()(writes, reads, size, stream, at_once)
 
 
-#: Given addresses to write and to read (int64, contiguous), bytes of each piece and a stream: issues the copies.
-_Issue = Callable[[Ints, Ints, int, int], None]
+#: Given addresses to write and to read (int64, contiguous), bytes of each piece, a stream and pieces of one call:
+#: issues the copies.
+_Issue = Callable[[Ints, Ints, int, int, int], None]
+_ADDRESS_BYTES = 8
 
 
 @functools.cache
@@ -73,16 +73,17 @@ def _in_batches(call: Any) -> _Issue:
     call.argtypes = (
         pointer, pointer, pointer, ctypes.c_size_t, pointer, pointer, ctypes.c_size_t, pointer,
     )  # fmt: skip
-    attributes, first = _Attributes(src_access_order=_IN_STREAM_ORDER), ctypes.c_size_t(0)
+    attributes = ctypes.byref(_Attributes(src_access_order=_IN_STREAM_ORDER))
+    from_first = ctypes.byref(ctypes.c_size_t(0))
 
-    def issue(writes: Ints, reads: Ints, size: int, stream: int) -> None:
-        count = len(writes)
-        sizes = np.full(count, size, np.uint64)
-        code = call(
-            writes.ctypes.data, reads.ctypes.data, sizes.ctypes.data, count, ctypes.byref(attributes),
-            ctypes.byref(first), 1, stream,
-        )  # fmt: skip
-        _check("cuMemcpyBatchAsync", code)
+    def issue(writes: Ints, reads: Ints, size: int, stream: int, at_once: int) -> None:
+        sizes = np.full(min(len(writes), at_once), size, np.uint64)
+        # Asked for once: an array's address takes longer than the submission of a piece.
+        there, here, each = writes.ctypes.data, reads.ctypes.data, sizes.ctypes.data
+        for start in range(0, len(writes), at_once):
+            count, skip = min(at_once, len(writes) - start), start * _ADDRESS_BYTES
+            code = call(there + skip, here + skip, each, count, attributes, from_first, 1, stream)
+            _check("cuMemcpyBatchAsync", code)
 
     return issue
 
@@ -91,7 +92,7 @@ def _one_by_one(call: Any) -> _Issue:
     """For a driver before CUDA 13."""
     call.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
-    def issue(writes: Ints, reads: Ints, size: int, stream: int) -> None:
+    def issue(writes: Ints, reads: Ints, size: int, stream: int, at_once: int) -> None:  # noqa: ARG001
         for write, read in zip(writes.tolist(), reads.tolist(), strict=True):
             _check("cuMemcpyHtoDAsync", call(write, read, size, stream))
 
