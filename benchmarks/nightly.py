@@ -24,9 +24,10 @@ import attrs
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.kept import add_kept, parser_of, run_kept
 from sparda_core.bench.provenance import provenance
-from sparda_core.errors import ConfigError, SpardaError
-from sparda_core.files import check_place, parse_json, read_document, write_whole
+from sparda_core.errors import ConfigError
+from sparda_core.files import parse_json, read_document, write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "benchmarks" / "results" / "nightly.json"
@@ -127,24 +128,16 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.nightly", description=(__doc__ or "").split("\n")[0])
+    parser = parser_of("benchmarks.nightly", __doc__)
     parser.add_argument("words", nargs="*", metavar="WORD", help="only files with one of these words in their path")
     parser.add_argument("--minutes", type=float, default=480, help="for all files together (default: 480)")
     parser.add_argument("--examples", type=int, default=1000, metavar="N", help="a test (default: 1000)")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="where the outcome is kept")
-    parser.add_argument("--resume", action="store_true", help="keep what passed in --out")
-    parser.add_argument("--json", action="store_true", help="print the document")
+    add_kept(parser, OUT, resume="keep what passed in --out")
     args = parser.parse_args(argv)
     screen = Console(stderr=True)
-    try:
-        check_place(args.out)
-        document = _run(property_files(args.words), args, screen)
-    except (SpardaError, OSError) as wrong:
-        screen.print(f"error: {wrong}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        screen.print(f"interrupted; what is done is in {args.out}: --resume goes on", markup=False)
-        return 130
+    code, document = run_kept(lambda: _run(property_files(args.words), args, screen), args.out, screen)
+    if document is None:
+        return code
     if args.json:
         print(json.dumps(document, indent=1))
     return 1 if document["failed"] else 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparda_core.errors import ConfigError
+from sparda_core.files import make_folder
 
 
 @contextlib.contextmanager
@@ -17,7 +18,30 @@ def locked(path: Path, *, option: str = "out") -> Iterator[None]:
     option  the option that names `path`, for the error
     raises  ConfigError at once where another process holds it; OSError where the lock cannot be written
     """
-    lock = path.with_name(path.name + ".lock")
+    with _held(path, path.with_name(path.name + ".lock"), option):
+        yield
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, *, option: str = "out") -> Iterator[None]:
+    """Hold a folder for this process, by a file .lock in it, which is gone afterwards.
+
+    The folder is made if need be, and is gone again if nothing came into it.
+    raises  ConfigError at once where another process holds it; OSError where it cannot be written to
+    """
+    fresh = not folder.exists()
+    make_folder(folder)
+    try:
+        with _held(folder, folder / ".lock", option):
+            yield
+    finally:
+        if fresh:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def _held(path: Path, lock: Path, option: str) -> Iterator[None]:
     handle = _taken(path, lock, option)
     try:
         os.ftruncate(handle, 0)

@@ -20,11 +20,12 @@ import attrs
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.kept import add_kept, parser_of, run_kept
 from benchmarks.mutants.declared import LIST, ROOT, Mutant, chosen, copy_tree, read_mutants
 from benchmarks.mutants.kept import PAGE, page, read_outcomes, write_outcomes
 from benchmarks.mutants.runs import CAUGHT, HUNG, Copy, Outcome
 from sparda_core.bench.provenance import provenance
-from sparda_core.errors import ConfigError, SpardaError
+from sparda_core.errors import ConfigError
 from sparda_core.files import parse_json, write_whole
 
 OUT = ROOT / "benchmarks" / "results" / "mutants.json"
@@ -34,18 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0 where every mutant was noticed, 1 where one was not, 2 for a list that cannot be run."""
     args = _parser().parse_args(argv)
     screen = Console(stderr=True, soft_wrap=True)
-    try:
-        mutants = read_mutants(ROOT / LIST)
-        for mutant in mutants:
-            mutant.applied(ROOT)
-            mutant.check_tests(ROOT)
-        outcomes = _run(mutants, chosen(mutants, args.names), args, screen)
-    except (SpardaError, OSError) as wrong:
-        screen.print(f"error: {wrong}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        screen.print(f"interrupted; what is done is in {args.out}: --resume goes on", markup=False)
-        return 130
+    code, found = run_kept(lambda: _judged(args, screen), args.out, screen)
+    if found is None:
+        return code
+    mutants, outcomes = found
     if args.json:
         print(json.dumps([attrs.asdict(outcome) for outcome in outcomes], indent=1))
     if args.page:
@@ -55,13 +48,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if unnoticed else 0
 
 
+def _judged(args: argparse.Namespace, screen: Console) -> tuple[Sequence[Mutant], list[Outcome]]:
+    """Every mutant of the list, and the outcomes of those asked for."""
+    mutants = read_mutants(ROOT / LIST)
+    for mutant in mutants:
+        mutant.applied(ROOT)
+        mutant.check_tests(ROOT)
+    return mutants, _run(mutants, chosen(mutants, args.names), args, screen)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=(__doc__ or "").split("\n")[0])
+    parser = parser_of("benchmarks.mutants", __doc__)
     parser.add_argument("names", nargs="*", help="mutants to run; all by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="copies of the tree, and tests at a time")
-    parser.add_argument("--resume", action="store_true", help="keep outcomes of --out whose files have not changed")
-    parser.add_argument("--json", action="store_true", help="print the outcomes")
-    parser.add_argument("--out", type=Path, default=OUT, help="file that keeps the outcomes")
+    add_kept(parser, OUT, resume="keep outcomes of --out whose files have not changed")
     parser.add_argument("--page", action="store_true", help=f"fill {PAGE}")
     parser.add_argument("--limit-s", type=float, default=240, help="most seconds of one run of tests")
     return parser
@@ -72,6 +72,8 @@ def _run(
 ) -> list[Outcome]:  # fmt: skip
     if args.jobs < 1:
         raise ConfigError(f"jobs={args.jobs} must be >= 1")
+    if not 1 <= args.limit_s < 100_000:
+        raise ConfigError(f"limit_s={args.limit_s:g} must be between 1 and 100,000 seconds")
     kept = read_outcomes(args.out)
     digests = {mutant.name: mutant.digest(ROOT) for mutant in mutants}
     # Of mutants that are not asked for, earlier outcomes stay; of the others, with --resume, those still true.

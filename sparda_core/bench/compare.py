@@ -25,7 +25,7 @@ from sparda_core.bench.timing import choose_link, record_timelines, time_contend
 from sparda_core.bench.workbench import BUSY_SHARE, FILLER_TOKENS, Progress, Workbench
 from sparda_core.compose import make_selector
 from sparda_core.errors import ConfigError
-from sparda_core.files import make_folder
+from sparda_core.locks import locked_folder
 from sparda_core.models.load import load_model
 from sparda_core.runtimes.session_options import compute_threads
 from sparda_core.simulator.profile import Profile
@@ -65,10 +65,10 @@ def compare_model(config: CompareConfig, decoder: Any, encoder: Any, *, progress
     longest = max(len(reading.tokens), *(len(task.tokens) for task in bench.tasks))
     blocks = config.spec.block_count(longest)
     every = contenders(config, decoder.shape, blocks=blocks, has_forecast=decoder.has_forecast)
-    make_folder(config.out)
-    store = PartStore(config.out / "parts", key=config.key(reading.sha256, sparda_core.__version__))
-    report = _Comparison(bench, every, store).run()
-    store.clear()
+    with locked_folder(config.out):
+        store = PartStore(config.out / "parts", key=config.key(reading.sha256, sparda_core.__version__))
+        report = _Comparison(bench, every, store).run()
+        store.clear()
     return report
 
 

@@ -22,6 +22,7 @@ from sparda_core.cli.screen import plain, show_json, show_table
 from sparda_core.cli.unused import refuse_unused
 from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.files import check_place
+from sparda_core.locks import locked_folder
 from sparda_core.trace import write_trace
 from sparda_core.whatif.scenario import Scenario
 
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         gpu_memory_gib=args.gpu_memory_gib, recording=args.recording,
     )  # fmt: skip
     store = Store(args.out, settings, machine_name())
-    with progress() as report, Bench(settings, cells, report=report, tell=_note) as bench:
+    with locked_folder(args.out), progress() as report, Bench(settings, cells, report=report, tell=_note) as bench:
         rows = measure_all(cells, bench, store, resume=args.resume, report=report)
         document = store.finish(rows, bench.provenance())
         if args.timeline is not None:

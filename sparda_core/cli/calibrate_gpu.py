@@ -11,6 +11,7 @@ from sparda_core.cli.running import Report, progress
 from sparda_core.cli.screen import show_json, show_table
 from sparda_core.errors import ConfigError
 from sparda_core.files import check_place
+from sparda_core.locks import locked
 from sparda_core.simulator.gpu_fit.checks import Check, checks_of
 from sparda_core.simulator.gpu_fit.fit import fit_gpu_profile
 from sparda_core.simulator.gpu_fit.samples import SECTIONS, SampleFile, Samples, read_samples, samples_path
@@ -43,7 +44,7 @@ def calibrate_gpu(args: argparse.Namespace) -> int:
         raise ConfigError("--again is of --resume: without it every section is measured")
     for path in (out, samples_path(out)):
         check_place(path)
-    with progress() as report:
+    with locked(out), progress() as report:
         samples = _samples(args, samples_path(out), report)
         profile = fit_gpu_profile(samples, name=out.stem, report=report)
         checks = checks_of(samples, profile)

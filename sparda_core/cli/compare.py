@@ -12,6 +12,7 @@ from sparda_core.cli.options import POSITIVE, SEED, add_json, add_link, add_mode
 from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json
+from sparda_core.locks import locked_folder
 from sparda_core.shapes import BlockSpec
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
     parts = config.out / "parts"
     if not args.resume and parts.is_dir():
-        shutil.rmtree(parts)
+        with locked_folder(config.out):
+            shutil.rmtree(parts)
     try:
         with progress() as report:
             found = run_compare(config, progress=report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from argparse import Namespace
@@ -16,7 +17,7 @@ from sparda_core import __version__
 from sparda_core.cli.parser import Parser
 from sparda_core.errors import ConfigError, SpardaError, UnknownNameError
 
-#: Exit codes: bad input, or a machine that cannot do it; a defect of ours; interrupted (128 + SIGINT).
+#: Exit codes: bad input, or a machine that cannot do it; a defect of ours; interrupted (128 + SIGINT), or terminated.
 BAD_INPUT, DEFECT, INTERRUPTED = 2, 1, 130
 
 #: Command -> (module in this folder, what it does). Only the module of the command given is loaded.
@@ -61,6 +62,8 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; `argv` without the program's name, else the process's own. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        _end_as_after_ctrl_c()
     _open_streams()
     try:
         code = _run(words)
@@ -76,6 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, text = explain(wrong)
         sys.stderr.write(f"sparda: {text}\n")
     return code
+
+
+def _end_as_after_ctrl_c() -> None:
+    """Let SIGTERM, from a scheduler or `timeout`, clean up and say what is kept, as Ctrl-C does.
+
+    Left as it is among processes of torchrun: one that waits for another in a collective would not hear of it.
+    """
+    if "LOCAL_RANK" not in os.environ and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
+
+
+def _terminated(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _open_streams() -> None:

@@ -16,7 +16,8 @@ from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json
 from sparda_core.cli.validate_tables import line_of, show_list, show_run
 from sparda_core.errors import ConfigError
-from sparda_core.files import check_folder, check_place, csv_text, make_folder, write_whole
+from sparda_core.files import check_place, csv_text, write_whole
+from sparda_core.locks import locked_folder
 
 if TYPE_CHECKING:
     from sparda_core.bench.validate.folder import Run
@@ -76,6 +77,16 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         show_list(listed(args), as_json=args.json)
         return 0
+    if args.predict_only and not folder.is_dir():
+        raise ConfigError(f"out={str(folder)!r} is no folder of records; measure cells into it first, or name another")
+    with locked_folder(folder):
+        found = _found(args, folder)
+    _leave(args, folder, found, notes=_busy(args))
+    return 1 if any(record.failed for record in found.records) else 0
+
+
+def _found(args: argparse.Namespace, folder: Path) -> Run:
+    """Measure and predict, or one of the two; the document that the folder then has."""
     told = _told(folder)
     if args.predict_only:
         records = _kept(folder)
@@ -87,9 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.measure_only:
         records = _predicted(args, folder, records)
         told["predicted"] = _here()
-    found = _document(folder, records, told)
-    _leave(args, folder, found, notes=_busy(args))
-    return 1 if any(record.failed for record in found.records) else 0
+    return _document(folder, records, told)
 
 
 def _draw(args: argparse.Namespace) -> int:
@@ -124,8 +133,6 @@ def _kept(folder: Path) -> Sequence[Record]:
     """Records of a folder in the order of its document, or by name."""
     from sparda_core.bench.validate.folder import RECORDS, Folder, read_run
 
-    if not folder.is_dir():
-        raise ConfigError(f"out={str(folder)!r} is no folder of records; measure cells into it first, or name another")
     document = folder / DOCUMENT
     if not document.exists():
         return read_run(folder).records
@@ -136,7 +143,6 @@ def _kept(folder: Path) -> Sequence[Record]:
 
 
 def _measured(args: argparse.Namespace, folder: Path) -> Sequence[Record]:
-    check_folder(folder)
     with progress() as report:
         if args.device == "cpu":
             from sparda_core.bench.validate.measure_cpu import CpuRun, CpuSettings
@@ -199,7 +205,6 @@ def _document(folder: Path, records: Sequence[Record], told: dict[str, Any]) -> 
     from sparda_core.bench.validate.folder import Run, write_run
 
     found = Run(records=records, provenance=told)
-    make_folder(folder)
     write_run(folder / DOCUMENT, found)
     return found
 

@@ -40,7 +40,7 @@ from sparda_core.files import check_folder, check_place, write_whole
 from sparda_core.locks import locked
 from sparda_core.models.convert_model import convert_model
 from sparda_core.models.decoder import Decoder
-from sparda_core.models.load import SMOLLM2, ReadModel, read_model, smollm2_path
+from sparda_core.models.load import SMOLLM2, ReadModel, check_device, read_model, smollm2_path
 from sparda_core.models.own_blocks import own_blocks
 from sparda_core.models.weights import expected_tensors
 
@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     """Train, write the model, tell what became of its loss. Returns 0; raises SpardaError or OSError on bad input."""
     _check_places(args)
     check_data(args)
+    check_device(args.device)
     with locked(args.out), locked(_checkpoint(args), option="checkpoint"):
         return _run(args)
 

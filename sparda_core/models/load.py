@@ -111,7 +111,7 @@ def read_model(
     path = smollm2_path() if name == SMOLLM2 else Path(source)
     if not path.exists():
         if path.name == name and not path.suffix:
-            raise UnknownNameError(what="model", name=name, known=(SMOLLM2,))
+            raise UnknownNameError(what="model", name=name, known=(SMOLLM2,), suffix=".gguf, or a model directory")
         raise WeightsError(f"model={name!r} does not exist; name a GGUF file, a model directory or 'smollm2'")
     config, tensors, tokenizer = _directory(path, dtype) if path.is_dir() else _gguf(path, dtype)
     known_as = SMOLLM2_SHAPE if name == SMOLLM2 else path.stem

@@ -16,7 +16,7 @@ from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime, Session
 from sparda_core.runtimes.session_options import ComputeThreads
 from sparda_core.selector import Selector
-from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.testing.law import LawBroken, Verdict, told
 from sparda_core.testing.laws_of_device import require_runnable
 from sparda_core.testing.machine import MOST_ROWS, MOST_TOKENS, run_machine
@@ -59,6 +59,9 @@ def check_runtime(
                      hypothesis is not installed
     """
     declared = _declared(runtime)
+    for name, count in (("examples", examples), ("steps", steps)):
+        if count is not None:
+            check_integer(name, count, 1)
     judged = _Judged(declared, selector, dict(session_options or {}), device)
     failed = ComputeThreads(1).run(
         lambda: judged.drawn(examples, steps) if story is None else judged.played(story)
@@ -85,6 +88,8 @@ _LOOKS_INSIDE = (
 def _declared(runtime: str | Runtime | Callable[[], Runtime]) -> Runtime:
     made = RUNTIMES.make(runtime) if isinstance(runtime, str) else runtime
     if not isinstance(made, Runtime):
+        if not callable(made):
+            raise ConfigError(f"runtime={runtime!r} must be a Runtime, a name, or a function that makes one")
         made = made()
     if not isinstance(made, Runtime):
         raise ConfigError(f"runtime={runtime!r} made a {type(made).__name__}, not a Runtime")

@@ -8,8 +8,10 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ConfigError
+from sparda_core.registry import SELECTORS
 from sparda_core.runtimes.session_options import ComputeThreads
 from sparda_core.selector import Selector
+from sparda_core.shapes import check_integer
 from sparda_core.testing.law import Law, LawBroken, Verdict, chosen_laws, told
 from sparda_core.testing.laws_of_choice import CHOICE_LAWS
 from sparda_core.testing.laws_of_declaration import DECLARATION_LAWS
@@ -43,9 +45,10 @@ def check_selector(
     examples   how many scenes to draw instead
     device     where its GPU half is compared with its CPU half, "cuda" (or "cpu", under Triton's interpreter);
                None: law "device" is waived
-    raises     LawBroken, an AssertionError; ConfigError where no scene suits the selector, where a law is unknown,
-               where there is no such device, and where hypothesis is not installed
+    raises     LawBroken, an AssertionError; ConfigError where no scene suits the selector, where it or a law is
+               unknown, where there is no such device, and where hypothesis is not installed
     """
+    _check_asked(selector, scene, examples)
     given_exempt = dict(exempt or {})
     chosen = chosen_laws(SELECTOR_LAWS, laws, given_exempt)
     if device is not None:
@@ -54,6 +57,17 @@ def check_selector(
     # Scenes are small: handing their work to a second thread takes longer than doing it.
     ComputeThreads(1).run(lambda: run.drawn(examples) if scene is None else run.only(scene))
     return run.verdict(given_exempt)
+
+
+def _check_asked(selector: Given, scene: Scene | None, examples: int | None) -> None:
+    if isinstance(selector, str):
+        SELECTORS.factory(selector)  # raises with the nearest name
+    elif not isinstance(selector, Selector) and not callable(selector):
+        raise ConfigError(f"selector={selector!r} must be a Selector, a name, or a function that makes one for a Scene")
+    if scene is not None and not isinstance(scene, Scene):
+        raise ConfigError(f"scene={scene!r} must be a Scene; leave it out, and scenes are drawn")
+    if examples is not None:
+        check_integer("examples", examples, 1)
 
 
 @attrs.define
@@ -81,6 +95,8 @@ class _Run:
 
     def drawn(self, examples: int | None) -> None:
         wrong = first_failure(self.try_scene, scenes(), examples=examples)
+        if wrong is not None and self.failure is None:  # no law was asked: there was nothing to judge
+            raise wrong
         if wrong is not None:
             raise self.broken() from wrong
 

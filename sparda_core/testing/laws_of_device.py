@@ -20,6 +20,8 @@ _NEAR = 1e-4
 
 def require_runnable(device: str) -> None:
     """Raise ConfigError where kernels cannot run on a device in this process."""
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"device={device!r} is none that kernels run on; use 'cuda', or 'cpu' and TRITON_INTERPRET=1")
     if torch.device(device).type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ConfigError(f"device={device!r} needs TRITON_INTERPRET=1 before anything imports Triton, or a GPU")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():

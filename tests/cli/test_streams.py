@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,31 @@ def test_numbers_beyond_all_measure_are_refused(refusal: Refusal, words: tuple[s
 
 
     assert re.search(says, refusal(*words))
+
+
+def test_a_terminated_command_cleans_up_as_after_ctrl_c(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, tempfile, time\n"
+        "from sparda_core.cli import main as cli, methods\n"
+        "def run(args):\n"
+        "    with tempfile.TemporaryDirectory(dir=args.shape):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(30)\n"
+        "methods.run = run\n"
+        "sys.argv = ['sparda', 'methods', '--shape', sys.argv[1]]\n"
+        "sys.exit(cli.main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, b"sparda: interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_processes_of_torchrun_keep_their_own_way_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(sys, "argv", ["sparda", "--version"])
+    before = signal.getsignal(signal.SIGTERM)
+    assert main() == 0
+    assert signal.getsignal(signal.SIGTERM) is before

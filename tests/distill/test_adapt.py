@@ -188,7 +188,7 @@ def test_two_adaptations_into_one_folder_or_one_checkpoint_are_kept_apart(
     assert not list(tmp_path.glob("*.lock"))
 
 
-def test_adapt_refuses_folders_that_are_not_there_before_it_reads_the_model(
+def test_adapt_refuses_folders_and_devices_that_are_not_there_before_it_reads_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparda_core.distill.adapt_command.read_model", lambda *_a, **_k: pytest.fail("read"))
@@ -198,6 +198,8 @@ def test_adapt_refuses_folders_that_are_not_there_before_it_reads_the_model(
         assert f"{missing}: its folder {str(missing.parent)!r} does not exist" in capsys.readouterr().err
     assert main([*run, "--results", str(tmp_path / "out.checkpoint")]) == 2
     assert "is the place of the checkpoint" in capsys.readouterr().err
+    assert main([*run, "--device", "tpu"]) == 2
+    assert "device='tpu' is" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.lock"))
 
 

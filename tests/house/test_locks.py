@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sparda_core.cli.main import main
 from sparda_core.errors import ConfigError
-from sparda_core.locks import locked
+from sparda_core.locks import locked, locked_folder
 
 _HOLD = "import sys; from pathlib import Path; from sparda_core.locks import locked\nwith locked(Path(sys.argv[1])):\n"
 HOLDER = _HOLD + "    print('held', flush=True); sys.stdin.read()\n"
@@ -49,3 +50,34 @@ def test_what_is_locked_is_let_go_after_an_error(tmp_path: Path) -> None:
         raise ValueError("mine")
     with locked(out), pytest.raises(ConfigError, match="another run"), locked(out):
         pass
+
+
+def test_a_folder_is_held_by_a_file_in_it_and_goes_again_where_nothing_came_into_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with locked_folder(folder):
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+        with pytest.raises(ConfigError, match="run' is being written by another run"), locked_folder(folder):
+            pass
+    assert not folder.exists()
+    with locked_folder(folder):
+        (folder / "kept").touch()
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    (tmp_path / "empty").mkdir()
+    with locked_folder(tmp_path / "empty"):
+        pass
+    assert (tmp_path / "empty").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("validate", "--device", "cpu", "--model", "tiny"), ("validate", "--predict-only"), ("compare", "--no-resume")],
+    ids=" ".join,
+)
+def test_commands_that_fill_a_folder_hold_it(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "parts").mkdir()
+    with locked_folder(tmp_path):
+        assert main([*words, "--out", str(tmp_path)]) == 2
+    assert "is being written by another run" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]

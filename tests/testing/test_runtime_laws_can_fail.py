@@ -69,5 +69,10 @@ def test_what_cannot_be_judged_is_refused() -> None:
         check_runtime("resident", device="cuda", story=[])
     with pytest.raises(CombinationError, match="nearest workable choice"):
         check_runtime("offload-prefetch", selector="query", story=[])
+    with pytest.raises(ConfigError, match="runtime=3 must be a Runtime, a name, or a function"):
+        check_runtime(3)  # type: ignore[arg-type]
+    for asked in ({"examples": 0}, {"steps": -1}):
+        with pytest.raises(ConfigError, match="must be an integer >= 1"):
+            check_runtime("resident", **asked)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="made a int, not a Runtime"):
         check_runtime(lambda: 3, story=[])  # type: ignore[arg-type, return-value]

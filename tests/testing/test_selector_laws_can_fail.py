@@ -64,6 +64,31 @@ def test_what_is_asked_for_wrongly_is_refused() -> None:
         check_selector(lambda scene: 3, scene=PLAIN)  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ("qery", {}, "selector='qery' is unknown; did you mean 'query'"),
+        (3, {}, "selector=3 must be a Selector, a name"),
+        ("query", {"scene": 3}, "scene=3 must be a Scene"), ("query", {"examples": 0}, "examples=0 must be an integer"),
+        ("query", {"device": "tpu"}, "device='tpu' is none that kernels run on"),
+        (lambda _scene: 3, {}, "made a int, not a Selector"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_judged_is_refused_before_and_while_scenes_are_drawn(
+    given: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_selector(given, **{"examples": 2, **options})
+
+
+def test_what_a_function_raises_instead_of_making_a_selector_is_told_as_it_is() -> None:
+    def make(_scene: Scene) -> Query:
+        raise LookupError("no file")
+
+    with pytest.raises(LookupError, match="no file"):
+        check_selector(make, examples=2)
+
+
 def test_a_selector_that_no_scene_suits_is_not_passed() -> None:
     with pytest.raises(ConfigError, match="no scene suits it; it said: lead=9"):
         check_selector(_TooEarly(), examples=3)
