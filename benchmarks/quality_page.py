@@ -11,7 +11,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +19,11 @@ from typing import Any
 
 import attrs
 
+from benchmarks import quality_later, quality_later_tables
 from benchmarks.quality_bars import bars
+from benchmarks.quality_kept import five_digits, lines, rounded
 from sparda_core.bench.page import fill, markdown
 from sparda_core.errors import ConfigError
-from sparda_core.evaluate.study.bootstrap import Estimate
 from sparda_core.evaluate.study.figures import Figure
 from sparda_core.evaluate.study.report import Report, read_report, write_report
 from sparda_core.files import write_whole
@@ -31,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "quality.md"
 STUDY = ROOT / "benchmarks" / "results" / "2026-11-30-quality-h200"
 TRAININGS = ROOT / "benchmarks" / "results" / "2026-11-30-forecast-training-h200.json"
+#: Two trainings and an adaptation that came later; curves have the digits that were printed.
+LATER = ROOT / "benchmarks" / "results" / "2026-11-30-forecast-training-later-h200.json"
 LABELS = SimpleNamespace(coarse="coarse", shipped="fine", lead2="lead2", lead4="lead4", grid="forecast:grid4")
 FINE, COARSE = "forecast:fine (2 seeds)", "forecast:coarse (2 seeds)"
 #: Methods of the page's tables, and what they are called there.
@@ -51,7 +54,7 @@ _PAIRED = ("kl", "recall_query", "recall_oracle", "churn", "task_accuracy")
 
 def kept(report: Report) -> Report:
     """What the page and its bars need, rounded to five digits."""
-    figures = [_rounded(f) for f in report.figures if _needed(f)]
+    figures = [rounded(f) for f in report.figures if _needed(f)]
     return attrs.evolve(report, figures=figures, layers=_short(report.layers))
 
 
@@ -68,18 +71,9 @@ def _needed(figure: Figure) -> bool:
     return known and not seeds and (figure.metric in _PAIRED or figure.against == "dense")
 
 
-def _rounded(figure: Figure) -> Figure:
-    e = figure.estimate
-    return attrs.evolve(figure, estimate=Estimate(value=_digits(e.value), low=_digits(e.low), high=_digits(e.high)))
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
 def _short(layers: Any) -> Any:
     return {
-        metric: {m: {"16": [_digits(v) for v in table["16"]]} for m, table in layers[metric].items()}
+        metric: {m: {"16": [five_digits(v) for v in table["16"]]} for m, table in layers[metric].items()}
         for metric in ("recall_query", "recall_oracle")
     }
 
@@ -91,10 +85,16 @@ def trainings(folder: Path) -> dict[str, Any]:
         held = json.loads(path.read_text())
         with path.with_suffix("").with_suffix(path.with_suffix("").suffix + ".curve.csv").open() as file:
             points = [row for row in csv.DictReader(file) if int(row["step"]) % 25 == 0 or row["recall_oracle"]]
-        curve = [{k: _digits(float(row[k])) for k in CURVE if row[k]} for row in points]
+        curve = [{k: five_digits(float(row[k])) for k in CURVE if row[k]} for row in points]
         keep = ("date", "machine", "training", "training_wall_s", "conditions", "recall")
         found[path.stem] = {**{name: held[name] for name in keep}, "curve": curve}
     return found
+
+
+def later() -> dict[str, Callable[[], str]]:
+    """The tables of the two later studies, which benchmarks/quality_later.py keeps."""
+    policy, adapted = (read_report(folder) for folder in (quality_later.POLICY, quality_later.ADAPTED))
+    return quality_later_tables.tables(policy, adapted, json.loads(LATER.read_text()))
 
 
 def filled(page: str, report: Report, runs: dict[str, Any]) -> str:
@@ -109,7 +109,7 @@ def filled(page: str, report: Report, runs: dict[str, Any]) -> str:
         "perplexity": partial(by_budget, report, "perplexity", digits=2),
         "churn": partial(by_budget, report, "churn"), "misses": partial(misses, report, 16),
         **{f"tasks-{b}": partial(tasks, report, b) for b in (8, 16, 32)}, "training": partial(curves, runs),
-        "bars": partial(judged, report),
+        "bars": partial(judged, report), **later(),
     }  # fmt: skip
 
     def made(name: str) -> str:
@@ -209,7 +209,7 @@ def main(words: Sequence[str] | None = None) -> int:
         STUDY.mkdir(exist_ok=True)
         write_report(STUDY, kept(read_report(args.keep)))
         held = json.loads((STUDY / "results.json").read_text())
-        write_whole(STUDY / "results.json", "".join(_lines(held)))
+        write_whole(STUDY / "results.json", "".join(lines(held)))
         (STUDY / "results.csv").unlink()
     if args.train:
         write_whole(TRAININGS, json.dumps(trainings(args.train)) + "\n")
@@ -220,14 +220,6 @@ def main(words: Sequence[str] | None = None) -> int:
     plot_study(drawn(report), ROOT / "docs" / "images")
     sys.stdout.write(f"{PAGE}\n")
     return 0
-
-
-def _lines(held: dict[str, Any]) -> Iterator[str]:
-    """JSON with one line a figure: small, and a change of one figure changes one line."""
-    figures = held.pop("figures")
-    yield json.dumps(held)[:-1] + ', "figures": [\n'
-    yield ",\n".join(json.dumps(figure, separators=(",", ":")) for figure in figures)
-    yield "\n]}\n"
 
 
 if __name__ == "__main__":

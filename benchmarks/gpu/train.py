@@ -2,11 +2,12 @@
 
     python -m benchmarks.gpu.train --json benchmarks/results/train.json
     python -m benchmarks.gpu.train --shapes smollm2-135m --windows 8192          # a minute
+    python -m benchmarks.gpu.train --shapes minicpm4.1-8b --windows 131072 --only block/fine --steps 3
     python -m benchmarks.gpu.train --check        # the correctness part alone; all there is without a GPU
 
 Weights are random: time and memory do not depend on them. A case is one row of `window` tokens and `positions`
-queries a step, bf16 model, float32 scores; memory is what torch's allocator held at most during the third step, time
-the mean of that and the next two.
+queries a step, bf16 model, float32 scores; memory is what torch's allocator held at most from the third step on, time
+the mean of these steps.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from sparda_core.models.tiny import random_weights
 from sparda_core.shapes import SHAPES, BlockSpec, ModelShape
 
 GIB = 1 << 30
-STEPS, UNTIMED = 5, 2
+UNTIMED = 2
 RUNS = (("block", "coarse"), ("block", "fine"), ("top", "fine"), (REFERENCE, "fine"))
+NAMES = {f"{objective}/{teacher}": (objective, teacher) for objective, teacher in RUNS}
 TINY = ModelShape(
     name="tiny", layers=3, hidden=32, ffn=48, q_heads=4, kv_heads=2, head_dim=16, vocab=97, context=512,
     tied_embeddings=True,
@@ -63,10 +65,10 @@ def check(device: str) -> None:
 
 
 def config_of(objective: str, teacher: str, window: int, args: argparse.Namespace, spec: BlockSpec) -> TrainConfig:
-    """A run of STEPS steps, one row each; the published objective as published but for batch and positions."""
+    """A run of a few steps, one row each; the published objective as published but for batch and positions."""
     options: dict[str, Any] = {
-        "spec": spec, "window": window, "steps": STEPS, "batch": 1, "teacher": teacher, "positions": args.positions,
-        "chunk_mib": args.chunk_mib,
+        "spec": spec, "window": window, "steps": args.steps, "batch": 1, "teacher": teacher,
+        "positions": args.positions, "chunk_mib": args.chunk_mib,
     }  # fmt: skip
     if objective == REFERENCE:
         return TrainConfig.reference(**options)
@@ -97,7 +99,7 @@ def measure(decoder: Decoder, config: TrainConfig) -> dict[str, Any]:
     return {
         "shape": decoder.shape.name, "objective": config.objective, "teacher": config.teacher, "states": config.states,
         "window": config.window, "positions": config.positions,
-        "step_s": round(marks[UNTIMED - 1].elapsed_time(marks[-1]) / 1000 / (STEPS - UNTIMED), 4),
+        "step_s": round(marks[UNTIMED - 1].elapsed_time(marks[-1]) / 1000 / (config.steps - UNTIMED), 4),
         "held_gib": round(held / GIB, 3), "model_gib": round(before / GIB, 3),
         "plan_gib": round(plan.peak / GIB, 3), "all_scores_gib": round(plan.full / GIB, 1),
         "plan": attrs.asdict(plan), "losses_nats": [round(loss, 5) for loss in losses],
@@ -113,8 +115,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--positions", type=int, default=1024)
     parser.add_argument("--chunk-mib", type=int, default=2048)
     parser.add_argument("--published-up-to", type=int, default=16384, help="its states cost a teacher's pass a layer")
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, default=list(NAMES), metavar="RUN", help=f"of {', '.join(NAMES)}"
+    )
+    parser.add_argument("--steps", type=int, default=5, help=f"{UNTIMED} of them are not measured")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
+    if args.steps <= UNTIMED:
+        parser.error(f"argument --steps: {args.steps} must be > {UNTIMED}, which are not measured")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     check(device)
     print(f"losses on {device} are those of a CPU: {len(RUNS)} objectives")
@@ -124,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in args.shapes:
         decoder = synthetic_model(SHAPES[name], device=device, dtype=torch.bfloat16, forecast=False).decoder
         spec = BlockSpec(local=32, budget=96) if name != "smollm2-135m" else BlockSpec()
-        for window, (objective, teacher) in itertools.product(args.windows, RUNS):
+        for window, (objective, teacher) in itertools.product(args.windows, map(NAMES.__getitem__, args.only)):
             if objective == REFERENCE and window > args.published_up_to:
                 continue
             torch.cuda.empty_cache()

@@ -25,7 +25,7 @@ def value(metric: str, method: str, budget: int, against: str = "", detail: str 
 
 
 def test_the_tables_of_the_page_are_those_of_the_data() -> None:
-    assert TEXT.count("<!-- table: ") == 15
+    assert TEXT.count("<!-- table: ") == 20
     assert filled(TEXT, REPORT, RUNS) == TEXT
     with pytest.raises(ConfigError, match="table='none' is unknown"):
         filled("<!-- table: none -->\n<!-- end -->", REPORT, RUNS)

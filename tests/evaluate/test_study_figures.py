@@ -175,6 +175,32 @@ def test_a_report_holds_corrected_recall_ratios_of_kl_differences_and_misses() -
     assert report.find("kl", "query", 8, against="query") is None
 
 
+def prompt(sample: int, dense: float, found: dict[str, float]) -> dict[str, object]:
+    """A prompt's row: exact, accuracy and loss of every method at budget 8."""
+    methods = {name: {"8": [0.0, accuracy, 1.0]} for name, accuracy in found.items()}
+    document = f"task-copy.{sample}"
+    return {
+        "task": "copy", "sample": sample, "document": document, "note": "", "tokens": 9, "dense": [1.0, dense, 0.5],
+        "methods": methods,
+    }  # fmt: skip
+
+
+def test_tasks_are_paired_with_dense_query_driven_selection_and_every_forecast_once() -> None:
+    rows = [
+        prompt(0, 0.9, {"query": 0.5, "forecast:a": 0.6, "forecast:b": 0.3}),
+        prompt(1, 0.8, {"query": 0.4, "forecast:a": 0.2, "forecast:b": 0.5}),
+    ]
+    report = make_report([], rows, study={"config": {}}, provenance={}, methods=[], seed=0)
+    found = {
+        (f.method, f.against): f.estimate.value for f in report.figures if f.metric == "task_accuracy" and f.against
+    }
+    assert found["forecast:a", "forecast:b"] == pytest.approx(0.0)
+    assert found["forecast:b", "query"] == pytest.approx(-0.05)
+    assert found["forecast:b", "dense"] == pytest.approx(-0.45)
+    told = [(f.metric, f.method, f.budget, f.against) for f in report.figures]
+    assert len(told) == len(set(told))
+
+
 def test_a_path_without_any_loss_is_compared_by_difference() -> None:
     lossless = {"8": {"kl": 0.0, "agreement": 1, "nll": 1, "dense_nll": 1}}
     rows = [{**ROWS[0], "path": {"query": lossless, "oracle": lossless}}]

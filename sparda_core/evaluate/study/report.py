@@ -15,6 +15,7 @@ from sparda_core.evaluate.study.bootstrap import Draws, Estimate
 from sparda_core.evaluate.study.figures import (
     Figure,
     Row,
+    Values,
     against_dense,
     by_layer,
     corrected,
@@ -101,8 +102,7 @@ def _of_windows(rows: Sequence[Row], chance: Mapping[int, float], seed: int) -> 
     yield from means(values, draws)
     yield from corrected(values, chance, draws)
     yield from shares_of_oracle(values, draws)
-    forecasts = dict.fromkeys(method for _, method, _ in values if method.startswith(LABELLED))
-    yield from pairs(values, draws, (*RIVALS, *forecasts))
+    yield from pairs(values, draws, (*RIVALS, *_forecasts(values)))
     yield from perplexities(values, draws)
     moved = miss_values(rows)
     for (name, method, budget), each in moved.items():
@@ -122,15 +122,13 @@ def _of_tasks(rows: Sequence[Row], seed: int) -> Iterator[Figure]:
         values = task_values(mine)
         for figure in means(values, draws, detail=task):
             yield attrs.evolve(figure, metric=f"task_{figure.metric}")
-        dense = {m: each for (m, name, _), each in values.items() if name == "dense"}
-        for (metric, method, budget), each in values.items():
-            if method != "dense":
-                yield Figure(
-                    metric=f"task_{metric}", method=method, budget=budget, against="dense", form="difference",
-                    detail=task, estimate=draws.difference(each, dense[metric]),
-                )  # fmt: skip
-        for figure in (*pairs(values, draws, ("query",), detail=task), *against_dense(values, draws, detail=task)):
+        rivals = ("query", *_forecasts(values))
+        for figure in (*pairs(values, draws, rivals, detail=task), *against_dense(values, draws, detail=task)):
             yield attrs.evolve(figure, metric=f"task_{figure.metric}")
+
+
+def _forecasts(values: Values) -> list[str]:
+    return list(dict.fromkeys(method for _, method, _ in values if method.startswith(LABELLED)))
 
 
 def describe_methods(methods: Sequence[Method], leads: Mapping[str, int], shape: ModelShape) -> list[dict[str, Any]]:
