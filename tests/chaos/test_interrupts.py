@@ -43,6 +43,7 @@ def test_an_interrupt_at_any_moment_leaves_a_call_made_or_not_and_the_session_go
     assert failed > 0.9 * sum(map(len, tried.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10 if NIGHTLY else 1))
 @pytest.mark.parametrize("pair", range(len(PAIRS)))
 def test_real_signals_at_random_moments_do_no_harm_either(pair: int, seed: int) -> None:
@@ -51,6 +52,7 @@ def test_real_signals_at_random_moments_do_no_harm_either(pair: int, seed: int) 
     assert counted["raised"] > counted["calls"] / 4, "hardly a signal came in time: the test shows nothing"
 
 
+@pytest.mark.slow
 def test_real_signals_show_a_mode_that_they_leave_on() -> None:
     """The companion: what the test above looks at does differ."""
     with pytest.raises(AssertionError, match=r"of seed 0 left \(True"):
