@@ -117,9 +117,13 @@ def _alone(session: GpuSession, logs: Logs) -> list[Row]:
     table, lanes = session.machinery.table(), session.machinery.lanes
     kept = len(logs.logs)
     torch.cuda.synchronize()
-    with torch.inference_mode(), lanes.step():
+
+    def copies() -> None:
         for op in session.plan.lane(Lane.H2D):
             table[op.kind](op)
+
+    with torch.inference_mode():
+        lanes.step(copies)
     torch.cuda.synchronize()
     told = [log.told() for log in logs.logs[kept:]]
     del logs.logs[kept:]
