@@ -32,6 +32,7 @@ from sparda_core.bench.decode.store import Settings
 from sparda_core.bench.decode.timeline import graph_timeline
 from sparda_core.bench.gpu_calibration.sizes import GIB, MIB, full
 from sparda_core.errors import SpardaError
+from sparda_core.kernels.inference import in_inference
 from sparda_core.plan import Lane
 from sparda_core.runtimes.gpu import engines
 from sparda_core.runtimes.gpu.session import GpuSession
@@ -118,12 +119,11 @@ def _alone(session: GpuSession, logs: Logs) -> list[Row]:
     kept = len(logs.logs)
     torch.cuda.synchronize()
 
-    def copies() -> None:
+    def issue() -> None:
         for op in session.plan.lane(Lane.H2D):
             table[op.kind](op)
 
-    with torch.inference_mode():
-        lanes.step(copies)
+    in_inference(lambda: lanes.step(issue))
     torch.cuda.synchronize()
     told = [log.told() for log in logs.logs[kept:]]
     del logs.logs[kept:]

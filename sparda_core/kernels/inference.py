@@ -19,7 +19,7 @@ def in_inference(work: Callable[[], _Made]) -> _Made:
     """
     guard = torch._C._InferenceMode(True)  # noqa: SLF001 - the only guard whose ends are C's
     try:
-        guard.__enter__()
+        guard.__enter__()  # type: ignore[no-untyped-call]
         return work()
     finally:
         guard.__exit__(None, None, None)

@@ -191,7 +191,7 @@ def main(stories: Sequence[Opens], acts: dict[str, Act], *, within: float = 0.0,
     parser.add_argument("--leave-mode-on", action="store_true", help="a fault, to see that it is noticed")
     args = parser.parse_args()
     if args.leave_mode_on:
-        cpu_session.in_inference = _left_on
+        cpu_session.in_inference = _left_on  # type: ignore[attr-defined]
     found = tell(
         stories[args.pair], acts, rounds=args.rounds, seed=args.seed, bound_s=args.bound, within=within, again=again
     )  # fmt: skip
@@ -201,7 +201,7 @@ def main(stories: Sequence[Opens], acts: dict[str, Act], *, within: float = 0.0,
 def _left_on(work: Callable[[], Any]) -> Any:
     """As `in_inference`, but that whatever interrupts the work leaves the mode on."""
     guard = torch._C._InferenceMode(True)
-    guard.__enter__()
+    guard.__enter__()  # type: ignore[no-untyped-call]
     _KEPT.append(guard)  # it would end with its last reference
     made = work()
     guard.__exit__(None, None, None)

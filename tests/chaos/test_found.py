@@ -14,6 +14,7 @@ import torch
 
 from sparda_core.errors import CapacityError, LaneError, SpardaError
 from sparda_core.files import write_whole
+from sparda_core.runtimes.block_store import BlockStore
 from sparda_core.runtimes.copy_lane import CopyJob, CopyLane
 from sparda_core.runtimes.entry_store import EntryStore
 from sparda_core.runtimes.pages import PagePool
@@ -245,3 +246,16 @@ def test_closing_goes_on_where_it_was_interrupted(monkeypatch: pytest.MonkeyPatc
     assert not worker.alive
     with pytest.raises(SpardaError, match="closed"):
         session.add()
+
+
+def test_pages_that_two_cuts_lost_on_their_way_to_a_row_are_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(*PREFETCH) as session:
+        filled(session, 20)
+        before = session.used_bytes
+        with monkeypatch.context() as patch:
+            patch.setattr(BlockStore, "_map", after(0, BlockStore._map, Cut()))
+            patch.setattr(PagePool, "release", after(0, PagePool.release, Cut()))
+            with pytest.raises(Cut):
+                session.prefill(0, TOKENS[:40])
+        assert session.used_bytes == before
+        session.prefill(0, TOKENS[:40])

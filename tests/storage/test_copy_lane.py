@@ -269,7 +269,12 @@ def test_a_lane_that_gets_no_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_draining_waits_for_a_job_whose_ticket_was_lost(lane: CopyLane) -> None:
     go, seen = threading.Event(), list[int]()
-    lane.submit(Step(lambda start, _: (go.wait(), seen.append(start)), units=2))
+
+    def late(start: int, _: int) -> None:
+        go.wait()
+        seen.append(start)
+
+    lane.submit(Step(late, units=2))
     threading.Timer(0.05, go.set).start()
     lane.drain()
     assert seen == [0, 1]

@@ -15,6 +15,7 @@ from sparda_core.bench.gpu_calibration.pool import Pool
 from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.bench.gpu_clock import finish, has_gpu, new_mark
 from sparda_core.device_view import Choice
+from sparda_core.kernels.inference import in_inference
 from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
 from sparda_core.plan import Kind, Op
 from sparda_core.runtimes.gpu.engines import HostListEngine
@@ -73,12 +74,11 @@ class HostSteps:
             start.record()
             began = time.perf_counter()
             self._replays.run(_KEY)
-            issued = time.perf_counter() - began
+            took = time.perf_counter() - began
             end.record()
-            return issued
+            return took
 
-        with torch.inference_mode():
-            issued = self._lanes.step(issue)
+        issued = in_inference(lambda: self._lanes.step(issue))
         finish()
         return float(start.elapsed_time(end)) * 1e3, issued
 
