@@ -91,7 +91,7 @@ def test_blocks_whose_best_key_is_one_score_the_same_to_the_bit(
             places=rows, q_heads=query.shape[1], kv_heads=heads, entries=entries.shape[2], device=DEVICE
         )
         query_block_scores(query, entries, positions(at), spec, 0, out, scratch)
-    pairs = out[:, :, 1 : blocks + 1].unflatten(2, (-1, 2))
+    pairs = out[:, :, 1 : blocks + 1].reshape(rows, heads, -1, 2)
     assert torch.equal(pairs[..., 0], pairs[..., 1])
     assert ON_GPU or told_apart[0] > 0
 
