@@ -298,9 +298,9 @@ def compose(
     shape = model if isinstance(model, ModelShape) else getattr(model, "shape", None)
     if not isinstance(shape, ModelShape):
         raise ConfigError(f"model={model!r} is neither a loaded model nor a ModelShape; load one with load_model")
-    for name, part, options in (("selector", selector, selector_options), ("runtime", runtime, runtime_options)):
-        if options and not isinstance(part, str):
-            raise ConfigError(f"{name}_options={dict(options)} go to a {name} by name; set them on the object {part!r}")
+    for name, asked, given in (("selector", selector, selector_options), ("runtime", runtime, runtime_options)):
+        if given and not isinstance(asked, str):
+            raise ConfigError(f"{name}_options={dict(given)} go to a {name} by name; set them on the object {asked!r}")
     chosen = make_selector(model, selector, **(selector_options or {})) if isinstance(selector, str) else selector
     where = RUNTIMES.make(runtime, **(runtime_options or {})) if isinstance(runtime, str) else runtime
     cut = BlockSpec() if spec is None else spec

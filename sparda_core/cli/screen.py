@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import attrs
 import numpy as np
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,10 @@ from sparda_core.whatif.reading import readable
 
 #: Columns of a table that is read by a file or a pipe, which has no width of its own.
 PIPE_WIDTH = 160
+#: Columns of text are broken between words, but not below so many characters where they need not be.
+_READABLE = 24
+#: Characters between two columns, and at both ends of a row.
+_GAP, _EDGES = 3, 2
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -30,22 +35,78 @@ def console(stream: TextIO | None = None) -> Console:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Sequence[str] = ()) -> None:
-    """Print one table; columns whose values are all numbers are set to the right. Text is taken literally."""
+    """Print one table; columns whose values are all numbers are set to the right. Text is taken literally.
+
+    Where the screen is too narrow for its words, columns that do not fit follow below, those that name a row repeated.
+    """
     body = [list(row) for row in rows]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for at, column in enumerate(columns):
-        right = bool(body) and all(_numeric(row[at]) for row in body)
-        # The first column names the row: it is never broken.
-        table.add_column(Text(column), justify="right" if right else "left", overflow="fold", no_wrap=at == 0)
-    for row in body:
-        table.add_row(*(Text(cell(value)) for value in row))
-    out = console()
+    out, texts = console(), [[column, *(cell(row[at]) for row in body)] for at, column in enumerate(columns)]
     out.print(Text(title, style="bold"))
-    out.print(table)
+    if _least_width(texts) <= out.width:
+        out.print(_table(columns, body, range(len(columns)), named=True))
+    else:
+        for part in _parts(texts, out.width):
+            out.print(_table(columns, body, part, named=False))
     for note in notes:
         out.print(Text(note, style="dim"))
     if notes:
         out.print()
+
+
+def _table(columns: Sequence[str], body: Sequence[Sequence[Any]], shown: Sequence[int], *, named: bool) -> Table:
+    """The columns `shown`; `named`: the first one, which names the row, is never broken."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at in shown:
+        right = bool(body) and all(_numeric(row[at]) for row in body)
+        table.add_column(
+            Text(columns[at]), justify="right" if right else "left", overflow="fold", no_wrap=named and at == 0
+        )
+    for row in body:
+        table.add_row(*(Text(cell(row[at])) for at in shown))
+    return table
+
+
+def _word(column: Sequence[str]) -> int:
+    return max((cell_len(word) for text in column for word in text.split()), default=0)
+
+
+def _line(column: Sequence[str]) -> int:
+    return max(cell_len(text) for text in column)
+
+
+def _least_width(texts: Sequence[Sequence[str]]) -> int:
+    """Of a table in one piece: the first column stays on one line, the others are broken between words."""
+    return _EDGES + _line(texts[0]) + sum(_GAP + _word(column) for column in texts[1:])
+
+
+def _parts(texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Columns dealt out so that each part fits within `width`: those that name a row in each, every other one in one.
+
+    texts  of each column, its head first
+    """
+    words, lines = [_word(column) for column in texts], [_line(column) for column in texts]
+    naming = range(_naming(texts))
+    share = width // (2 * len(naming))
+    room = width - _EDGES - sum(max(words[at], min(lines[at], share)) + _GAP for at in naming)
+    parts: list[list[int]] = [[*naming]]
+    used = 0
+    for at in range(len(naming), len(texts)):
+        need = min(lines[at], max(words[at], _READABLE)) + _GAP
+        if len(parts[-1]) > len(naming) and used + need > room:
+            parts.append([*naming])
+            used = 0
+        parts[-1].append(at)
+        used += need
+    return parts
+
+
+def _naming(texts: Sequence[Sequence[str]]) -> int:
+    """How many of the first columns tell the rows apart: up to three, one where these do not."""
+    for count in range(1, min(4, len(texts))):
+        names = list(zip(*(column[1:] for column in texts[:count]), strict=True))
+        if len(set(names)) == len(names):
+            return count
+    return 1
 
 
 def say(title: str, text: str) -> None:

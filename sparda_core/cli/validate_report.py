@@ -62,9 +62,14 @@ def run(args: argparse.Namespace) -> int:
     _show(verdict)
     for table in (TABLES[name](verdict) for name in SHOWN):
         if table.lines:
-            show_table(table.title, table.head, table.lines)
+            show_table(table.title, table.head, [list(map(_bare, line)) for line in table.lines])
     sys.stdout.write("Wrote " + ", ".join(map(str, written)) + "\n")
     return 0
+
+
+def _bare(value: object) -> object:
+    """Without the asterisks that make a word bold on a page."""
+    return value.replace("**", "") if isinstance(value, str) else value
 
 
 def _show(verdict: Verdict) -> None:

@@ -27,7 +27,8 @@ class Stage:
     model      of the judge, on the CPU
     tolerance  relative to the largest logit
     script     what `scripted` selects by; a decode sets it
-    twins      session -> one that must count the same: a GPU's and a CPU's under one runtime
+    twins      session -> one that must count the same: a GPU's and a CPU's under one runtime. A change of budget
+               empties the slots of a GPU session, so it empties the twin's
     `story` has every operation so far. Every method but `close` is one, raises RuntimeBroken where a law breaks, and is
     known by its name to `play`.
     """
@@ -128,8 +129,16 @@ class Stage:
 
     def set_budget(self, budget: int) -> None:
         """Another budget from the next step on."""
-        self._each(("set_budget", budget), lambda session: session.set_budget(budget))
+        made = self._each(("set_budget", budget), lambda session: session.set_budget(budget))
+        for twin in self.twins.values() if made else ():
+            self._empty_slots(self.sessions[twin])
         self.hold()
+
+    def _empty_slots(self, twin: Session) -> None:
+        """As those of a GPU session are behind another budget, which takes its memory anew."""
+        assert isinstance(twin, CpuSession), "what counts as a GPU session does is a CPU session"
+        for row in twin.rows:
+            twin.tiers.refresh(row, twin.length(row), stale_from=0)
 
     def refused(self, what: str, row: int) -> None:
         """Something that cannot be, of a row that may be there or not."""

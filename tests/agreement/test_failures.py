@@ -275,7 +275,8 @@ def test_measure_steps_every_row_of_a_batch_and_counts_after_the_warm_up() -> No
     assert all(facts.rows == 3 for facts in measured.facts)
     assert measured.median_step_s > 0
     assert MODEL.shape is SHAPE
-    as_array = combination.measure(np.array(TOKENS[:60]), TOKENS[60:66], warmup=5)  # a prompt, as `generate` takes it
+    prompt: Any = np.array(TOKENS[:60])  # as `generate` takes it, too
+    as_array = combination.measure(prompt, TOKENS[60:66], warmup=5)
     assert len(as_array.step_s) == 1
 
 

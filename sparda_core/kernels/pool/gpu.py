@@ -80,20 +80,43 @@ def visible_keys(at, unseen, held, WINDOW: tl.constexpr, STRIDE: tl.constexpr):
 
 
 @triton.jit
+def inside(o_m, o_r, TILE: tl.constexpr, REACH: tl.constexpr, SPILL: tl.constexpr):
+    """Which keys [TILE, REACH_PAD] a tile scores itself: not the last SPILL, which reach into the next tile."""
+    return (o_r < REACH)[None, :] & ((o_m < TILE - 1)[:, None] | (o_r < REACH - SPILL)[None, :])
+
+
+@triton.jit
+def edge_keys(first, o_s, TILE: tl.constexpr, REACH: tl.constexpr, SPILL: tl.constexpr):
+    """Keys at a tile's edges: the SPILL before it in the first half of `o_s`, its own last SPILL in the second.
+
+    Two tiles score these, and their sums must be the same to the bit: a key that is the best of two blocks makes them
+    equal, and equal blocks go by their id. So both tiles score them here, in sums of one shape, and nowhere else.
+    Returns (index, whether it is one of them).
+    """
+    HALF: tl.constexpr = o_s.shape[0] // 2
+    o_e = (first + o_s // HALF * TILE) * REACH - SPILL + o_s % HALF
+    return o_e, (o_s % HALF < SPILL) & (o_e >= 0)
+
+
+@triton.jit
 def best_of_blocks(b_score, b_edge, REACH: tl.constexpr, SPILL: tl.constexpr):
     """Best key of each block: its own, and the last SPILL of the block before.
 
-    b_score  [TILE, REACH_PAD], -inf where there is no key
-    b_edge   scalar, best of the SPILL keys before the tile; not looked at where there are none
+    b_score  [TILE, REACH_PAD], -inf where there is no key, and where `inside` says so
+    b_edge   [2 * SPILL_PAD], of `edge_keys`; not looked at where there are none
     """
     TILE: tl.constexpr = b_score.shape[0]
     b_best = tl.max(b_score, axis=1)
     if SPILL > 0:
         o_m = tl.arange(0, TILE)
         o_r = tl.arange(0, b_score.shape[1])
+        before = tl.arange(0, b_edge.shape[0]) < b_edge.shape[0] // 2
         b_last = tl.max(tl.where((o_r >= REACH - SPILL)[None, :], b_score, float("-inf")), axis=1)  # [TILE]
         b_before = tl.gather(b_last, tl.maximum(o_m - 1, 0), axis=0)
-        b_best = tl.maximum(b_best, tl.where(o_m == 0, b_edge, b_before))
+        b_ahead = tl.max(tl.where(before, b_edge, float("-inf")), axis=0)
+        b_before = tl.where(o_m == 0, b_ahead, b_before)
+        b_own = tl.max(tl.where(before, float("-inf"), b_edge), axis=0)
+        b_best = tl.maximum(tl.maximum(b_best, b_before), tl.where(o_m == TILE - 1, b_own, float("-inf")))
     return b_best
 
 
@@ -120,19 +143,18 @@ def _pooled_dots_kernel(
     o_d = tl.arange(0, WIDTH_PAD)
     m_d = o_d < WIDTH
     p_keys = keys + i_b * keys_b + i_h * keys_h
-    o_b = first + tl.arange(0, TILE)
+    o_m = tl.arange(0, TILE)
     o_r = tl.arange(0, REACH_PAD)
+    o_b = first + o_m
     o_n = o_b[:, None] * REACH + o_r[None, :]
-    m_n = (o_r < REACH)[None, :] & (o_n < visible)
+    m_n = inside(o_m, o_r, TILE, REACH, SPILL) & (o_n < visible)
     p_tile = p_keys + (o_n.to(tl.int64) * keys_n)[:, :, None] + o_d[None, None, :]
     b_keys = tl.load(p_tile, mask=m_n[:, :, None] & m_d[None, None, :], other=0.0)  # [TILE, REACH_PAD, WIDTH_PAD]
     if SPILL > 0:
-        # The keys before the tile that reach into its first block: read here once more, alone.
-        o_s = tl.arange(0, SPILL_PAD)
-        o_e = first * REACH - SPILL + o_s
-        m_edge = (o_s < SPILL) & (o_e >= 0) & (o_e < visible)
+        o_e, m_edge = edge_keys(first, tl.arange(0, 2 * SPILL_PAD), TILE, REACH, SPILL)
+        m_edge = m_edge & (o_e < visible)
         p_edge = p_keys + (o_e.to(tl.int64) * keys_n)[:, None] + o_d[None, :]
-        b_key = tl.load(p_edge, mask=m_edge[:, None] & m_d[None, :], other=0.0)  # [SPILL_PAD, WIDTH_PAD]
+        b_key = tl.load(p_edge, mask=m_edge[:, None] & m_d[None, :], other=0.0)  # [2 * SPILL_PAD, WIDTH_PAD]
     if OLD > 0:
         # Keys that lack the newest tokens were complete a step ago: only the query is the kernel ahead's.
         wait_for_kernel_ahead(EARLY)
@@ -142,10 +164,10 @@ def _pooled_dots_kernel(
         b_query = tl.load(p_query, mask=(o_g < GROUP)[:, None] & m_d[None, :], other=0.0).to(tl.float32)
         b_query = tl.sum(b_query, axis=0) * scale  # [WIDTH_PAD]
         b_score = known(tl.sum(b_keys.to(tl.float32) * b_query[None, None, :], axis=2), m_n)
-        b_edge = float("-inf")
+        b_edge = tl.full([2], float("-inf"), tl.float32)
         if SPILL > 0:
             b_edge = tl.sum(b_key.to(tl.float32) * b_query[None, :], axis=1)  # type: ignore[possibly-undefined]
-            b_edge = tl.max(known(b_edge, m_edge), axis=0)  # type: ignore[possibly-undefined]
+            b_edge = known(b_edge, m_edge)  # type: ignore[possibly-undefined]
         b_best = best_of_blocks(b_score, b_edge, REACH, SPILL)
         m_b = (o_b < blocks) & (o_b * (REACH * STRIDE) <= at)
         tl.store(out + i_b * out_b + i_h * out_h + o_b, b_best, mask=m_b)

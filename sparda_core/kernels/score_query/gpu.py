@@ -11,7 +11,15 @@ from sparda_core.errors import ConfigError
 from sparda_core.kernels.device import padded, sm_count
 from sparda_core.kernels.early import AT_END, launch_early, wait_for_kernel_ahead
 from sparda_core.kernels.pool import tiles
-from sparda_core.kernels.pool.gpu import best_of_blocks, check_scoring, check_spill, known, visible_keys
+from sparda_core.kernels.pool.gpu import (
+    best_of_blocks,
+    check_scoring,
+    check_spill,
+    edge_keys,
+    inside,
+    known,
+    visible_keys,
+)
 from sparda_core.kernels.score_query import splits
 from sparda_core.shapes import BlockSpec
 
@@ -164,17 +172,18 @@ def _shares_kernel(
         b_total = tl.load(total + o_split, mask=m_s, other=0.0)
 
         p_logits = logits + i_b * logits_b + i_h * logits_h
-        o_b = first + tl.arange(0, TILE)
+        o_m = tl.arange(0, TILE)
         o_r = tl.arange(0, REACH_PAD)
+        o_b = first + o_m
         o_n = o_b[:, None] * REACH + o_r[None, :]
-        m_n = (o_r < REACH)[None, :] & (o_n < visible)
+        m_n = inside(o_m, o_r, TILE, REACH, SPILL) & (o_n < visible)
         p_tile = p_logits + (o_n.to(tl.int64) * GROUP)[:, :, None] + o_g[None, None, :]
         b_logits = tl.load(p_tile, mask=m_n[:, :, None] & m_g[None, None, :], other=float("-inf"))
         if SPILL > 0:
-            o_e = first * REACH - SPILL + tl.arange(0, SPILL_PAD)
-            m_edge = (tl.arange(0, SPILL_PAD) < SPILL) & (o_e >= 0) & (o_e < visible)
+            o_e, m_edge = edge_keys(first, tl.arange(0, 2 * SPILL_PAD), TILE, REACH, SPILL)
+            m_edge = m_edge & (o_e < visible)
             p_edge = p_logits + (o_e.to(tl.int64) * GROUP)[:, None] + o_g[None, :]
-            b_edge = tl.load(p_edge, mask=m_edge[:, None] & m_g[None, :], other=float("-inf"))  # [SPILL_PAD, GROUP_PAD]
+            b_edge = tl.load(p_edge, mask=m_edge[:, None] & m_g[None, :], other=float("-inf"))
 
         # Padded heads, and rows that see no entry, have the peak 0 and no share.
         b_top = tl.max(b_peak, axis=0)
@@ -182,10 +191,10 @@ def _shares_kernel(
         b_whole = tl.sum(b_total * tl.exp2(b_peak - b_top[None, :]), axis=0)
         b_share = tl.where(b_whole == 0.0, 0.0, 1.0 / tl.where(b_whole == 0.0, 1.0, b_whole))  # [GROUP_PAD]
         b_score = known(tl.sum(tl.exp2(b_logits - b_top[None, None, :]) * b_share[None, None, :], axis=2), m_n)
-        edge_score = float("-inf")
+        edge_score = tl.full([2], float("-inf"), tl.float32)
         if SPILL > 0:
-            b_edge = tl.exp2(b_edge - b_top[None, :]) * b_share[None, :]
-            edge_score = tl.max(known(tl.sum(b_edge, axis=1), m_edge), axis=0)  # type: ignore[possibly-undefined]
+            b_edge = tl.exp2(b_edge - b_top[None, :]) * b_share[None, :]  # [2 * SPILL_PAD, GROUP_PAD]
+            edge_score = known(tl.sum(b_edge, axis=1), m_edge)  # type: ignore[possibly-undefined]
         b_best = best_of_blocks(b_score, edge_score, REACH, SPILL)
         m_b = (o_b < blocks) & (o_b * (REACH * STRIDE) <= at)
         tl.store(out + i_b * out_b + i_h * out_h + o_b, b_best, mask=m_b)

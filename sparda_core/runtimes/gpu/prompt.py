@@ -46,6 +46,10 @@ class CpuHalf:
         self._seen[row] = min(tokens, seen)
         return self.observes and tokens < seen
 
+    def knows(self, row: int, tokens: int) -> bool:
+        """Whether it learns from rows and was shown exactly the first `tokens` tokens of this one."""
+        return self.observes and self._seen.get(row, 0) == tokens
+
     def retired(self, row: int) -> None:
         """Row `row` is gone."""
         self.bound.row_retired(row)

@@ -200,6 +200,8 @@ class GpuSession(LastStep):
             for place, (row, snapshot) in enumerate(rows):
                 machinery.add(place)
                 machinery.load(place, snapshot)
+                # What the row decoded only the device's half saw, and that one is new.
+                self._half.catch_up(row, snapshot.tokens, _keys_of(snapshot))
                 machinery.hand_over(place, self._half.bound, row, snapshot.tokens)
 
         self._work(reopened)
@@ -227,7 +229,7 @@ class GpuSession(LastStep):
     def _cut(self, row: int, tokens: int, *, again: bool = False) -> None:
         """`again`: it was cut short, and what was learnt of the row may have been handed over or not."""
         self._lengths[row] = tokens
-        relearnt = self._half.cropped(row, tokens) or (again and self._half.observes)
+        relearnt = self._half.cropped(row, tokens) or (again and self._half.knows(row, tokens))
         self._machinery.crop(self._place[row], tokens)
         if relearnt:
             self._machinery.hand_over(self._place[row], self._half.bound, row, tokens)
@@ -419,3 +421,8 @@ class GpuSession(LastStep):
                 self._unlist(row)
                 del self._place[row]
             self._machinery.vacate(taken)
+
+
+def _keys_of(snapshot: RowSnapshot) -> Callable[[int, int], torch.Tensor]:
+    """(layer, first) -> keys [Hk, n, D] of the tokens from `first` on, on the CPU."""
+    return lambda layer, first: torch.from_numpy(snapshot.keys[layer, :, first:])

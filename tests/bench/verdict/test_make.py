@@ -156,6 +156,7 @@ def test_hidden_shares_are_of_three_cells_under_one_load() -> None:
 def test_a_report_is_tables_figures_and_traces(stored: Path, capsys: Captured) -> None:
     assert main(["validate", "--report", str(stored)]) == 0
     out = capsys.readouterr().out
+    assert "**" not in out
     folder = stored / "report"
     for told in ("Absolute errors", "Where the full model wins", "Error by component", "Bars", str(folder)):
         assert told in out

@@ -33,6 +33,9 @@ from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.shapes import BlockSpec
 from tests.gpu.session.worlds import SHAPE, SPEC, prompt
 
+#: Of a CPU session, whatever the environment says: by itself it takes all cores but one, and so it would in each of the
+#: processes that test beside each other.
+THREADS = 2
 #: One process for all: they share what the CPU makes, which takes longer than what the GPU does.
 pytestmark = pytest.mark.xdist_group("greedy-decode")
 
@@ -71,7 +74,7 @@ def world(name: str) -> World:
 def start(name: str) -> tuple[RowSnapshot, int]:
     """State after the prompt, read once on the CPU for everybody, and the token that follows."""
     one = world(name)
-    with compose(one.here, "window", "resident", spec=one.spec, keep_queries=64).open() as session:
+    with compose(one.here, "window", "resident", spec=one.spec, keep_queries=64).open(threads=THREADS) as session:
         row = session.add()
         first = int(session.prefill(row, one.tokens).argmax())
         return session.snapshot(row), first
@@ -82,7 +85,7 @@ def judged(name: str, selector: str) -> tuple[list[int], torch.Tensor]:
     """What the CPU decodes: tokens after the first, and the logits [steps, vocab] that they were taken from."""
     one, (snapshot, token) = world(name), start(name)
     tokens, logits = [], []
-    with compose(one.here, selector, "resident", spec=one.spec_of(selector)).open() as session:
+    with compose(one.here, selector, "resident", spec=one.spec_of(selector)).open(threads=THREADS) as session:
         row = session.adopt(snapshot)
         for _ in range(one.steps):
             made = session.decode({row: token}).logits[0]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import triton.language as tl
 
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
@@ -59,6 +62,54 @@ def test_a_tile_of_one_block_reads_its_neighbours_keys(blocks: int, monkeypatch:
     forecast_block_scores(query, entries, positions(at), spec, 0, out)
     want = forecast_reference(query.double()[:, :, None], as_view(entries, counts), place(at), spec)
     assert_scores(out, want, at, spec.block, TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["forecast", "query"])
+@pytest.mark.parametrize("tile", [1, 2, 8])
+def test_blocks_whose_best_key_is_one_score_the_same_to_the_bit(
+    name: str, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else which of the two is chosen would depend on where a tile ends, and that on how many rows there are."""
+    monkeypatch.setattr("sparda_core.kernels.pool.gpu.tiles.tile_blocks", lambda *_: tile)
+    told_apart = sums_by_shape(monkeypatch)
+    spec, rows, width = BlockSpec(block=16, window=8, stride=4, local=1, budget=6), 64 if ON_GPU else 1, 60
+    heads, group = (4, 8) if ON_GPU else (1, 3)
+    blocks = 24 if ON_GPU else 10
+    at = (16 * blocks + 15,) * rows
+    counts = entry_counts(at, spec, 0)
+    entries = keys(5, counts, heads, width, torch.float32)
+    query = randn(6, rows, heads * (group if name == "query" else 1), width)
+    wanted = query.view(rows, heads, -1, width).sum(2)
+    for block in range(2, blocks + 1, 2):
+        # Its window touches both this block and the one before, and nothing near it scores as high.
+        entries[:, :, 4 * block - 1] += 8 * wanted / wanted.norm(dim=-1, keepdim=True)
+    out = poisoned(rows, heads, blocks + 1)
+    if name == "forecast":
+        forecast_block_scores(query, entries, positions(at), spec, 0, out)
+    else:
+        scratch = query_scratch(
+            places=rows, q_heads=query.shape[1], kv_heads=heads, entries=entries.shape[2], device=DEVICE
+        )
+        query_block_scores(query, entries, positions(at), spec, 0, out, scratch)
+    pairs = out[:, :, 1 : blocks + 1].reshape(rows, heads, -1, 2)
+    assert torch.equal(pairs[..., 0], pairs[..., 1])
+    assert ON_GPU or told_apart[0] > 0
+
+
+def sums_by_shape(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the interpreter round as a GPU does, where the order of a sum follows from its shape; counts the sums."""
+    seen = [0]
+    if ON_GPU:
+        return seen
+
+    whole = tl.sum
+
+    def rounded(values: Any, axis: int) -> Any:
+        seen[0] += 1
+        return whole(values, axis=axis) * (1 + 2e-6 * len(values.shape))
+
+    monkeypatch.setattr(tl, "sum", rounded)
+    return seen
 
 
 def test_an_entry_that_reaches_two_blocks_ahead_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,3 +47,21 @@ def no_host_reads() -> Iterator[None]:
                 delattr(torch.Tensor, name)
             else:
                 setattr(torch.Tensor, name, own)
+
+
+@contextlib.contextmanager
+def no_waiting() -> Iterator[None]:
+    """CUDA calls that make the host wait raise an error; inside alone, whatever happens."""
+    before = torch.cuda.get_sync_debug_mode()
+    try:
+        sync_debug_mode("error")
+        yield
+    finally:
+        sync_debug_mode(before)
+
+
+def sync_debug_mode(mode: str | int) -> None:
+    """Set it, without the warning that it is a prototype: torch gives it behind the change, once it has been made."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype", category=UserWarning)
+        torch.cuda.set_sync_debug_mode(mode)

@@ -62,7 +62,7 @@ def test_forecasts_of_two_layers_ahead_choose_for_those_layers() -> None:
     selector, logits = make_selector(tiny_model(shape, lead=2), "forecast"), []
     assert selector.lead == 2
     here = CpuSession(
-        tiny_model(shape, lead=2), runtime=runtime, selector=selector, spec=SPEC, options=SessionOptions()
+        tiny_model(shape, lead=2), runtime=runtime, selector=selector, spec=SPEC, options=SessionOptions(threads=1)
     )
     there = GpuSession(
         tiny_model(shape, lead=2, device=DEVICE), runtime=runtime, selector=selector, spec=SPEC,

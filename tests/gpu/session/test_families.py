@@ -42,7 +42,7 @@ def test_logits_are_those_of_a_cpu(family: str, selector: str, runtime: str) -> 
     options = {"channels": 16} if selector == "infinigen" else {}
     tokens, steps = prompt(47), 4
     with (
-        compose(here, selector, runtime, spec=SPEC, selector_options=options).open() as cpu,
+        compose(here, selector, runtime, spec=SPEC, selector_options=options).open(threads=1) as cpu,
         GpuSession(
             there, runtime=RUNTIMES.make(runtime), selector=SELECTORS.make(selector, **options), spec=SPEC,
             options=GpuOptions(tokens=len(tokens) + steps),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from sparda_core.runtimes.gpu.session import GpuSession
-from tests.gpu.session.host_reads import HostReadError, no_host_reads
+from tests.gpu.session.host_reads import HostReadError, no_host_reads, no_waiting
 from tests.gpu.session.test_graphs import PAIRS, filled, opened
 from tests.gpu_env import DEVICE
 from tests.house.tree import ROOT, python_files, syntax
@@ -66,15 +67,22 @@ def test_a_branch_on_data_is_found_in_the_step_that_has_it(how: str) -> None:
         assert session.length(0) == 20
 
 
-@contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
-    """CUDA calls that make the host wait raise an error."""
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_mode_ends_with_what_it_was_asked_for(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """torch's functions, as they warn, stood in for where there is no GPU: nothing else may turn into an error."""
+    modes = [0]
+
+    def set_mode(mode: str | int) -> None:
+        modes.append({"error": 2}.get(str(mode), 0))
+        warnings.warn("Synchronization debug mode is a prototype feature and does not yet detect all", stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with pytest.raises(ValueError, match="inside") if fails else contextlib.nullcontext(), no_waiting():
+        assert modes[-1] == 2
+        if fails:
+            raise ValueError("inside")
+    assert modes == [0, 2, 0]
 
 
 @pytest.mark.gpu

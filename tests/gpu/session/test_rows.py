@@ -8,6 +8,7 @@ import pytest
 from sparda_core.errors import CapacityError, ConfigError, RowError, SpardaError
 from sparda_core.plan import Op
 from sparda_core.runtimes.gpu.step import DecodeStep
+from sparda_core.runtimes.session import CpuSession
 from tests.gpu.session.worlds import SHAPE, SPEC, Pair, close, prompt, same_facts
 from tests.gpu_env import DEVICE
 
@@ -189,9 +190,43 @@ def test_the_budget_changes_between_steps(budget: int) -> None:
         pair.steps(1)
         for session in pair.both():
             session.set_budget(budget)
-        # Fewer or more slots are new ones on a GPU, and empty: let the CPU's be so too.
-        for row in pair.cpu.rows:
-            pair.cpu._tiers.refresh(row, pair.cpu.length(row), stale_from=0)
+        empty_slots(pair.cpu)
+        pair.steps(1)
+
+
+def empty_slots(session: CpuSession) -> None:
+    """Fewer or more slots are new ones on a GPU, and empty: let the CPU's be so too."""
+    for row in session.rows:
+        session.tiers.refresh(row, session.length(row), stale_from=0)
+
+
+def test_what_a_row_decoded_is_known_under_another_budget() -> None:
+    with Pair("infinigen", "offload-prefetch", places=2) as pair:
+        row = pair.add(prompt(62))
+        token = pair.steps(3)
+        copy = pair.fork(row)
+        for session in pair.both():
+            session.set_budget(3)
+        empty_slots(pair.cpu)
+        token = pair.steps(2, {row: token[row], copy: 5})
+        pair.crop(copy, 50)
+        pair.steps(1, {**token, copy: 7})
+
+
+def test_a_crop_of_what_was_decoded_that_is_interrupted_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Pair("infinigen", "offload-prefetch", places=1) as pair:
+        row = pair.add(prompt(40))
+        pair.steps(3)
+        machinery = pair.gpu.machinery
+
+        def interrupted(place: int, tokens: int) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(machinery, "crop", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pair.gpu.crop(row, 41)
+        pair.cpu.crop(row, 41)
         pair.steps(1)
 
 

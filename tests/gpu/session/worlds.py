@@ -58,7 +58,7 @@ class Pair:
         where: Runtime = RUNTIMES.make(runtime, **(runtime_options or {}))
         self.cpu = CpuSession(
             here, runtime=where, selector=method, spec=spec,
-            options=SessionOptions(page_blocks=2, keep_queries=keep_queries),
+            options=SessionOptions(page_blocks=2, keep_queries=keep_queries, threads=1),
         )  # fmt: skip
         chosen = {"places": 4, "tokens": 160, "page_blocks": 2, **options}
         self.gpu = GpuSession(

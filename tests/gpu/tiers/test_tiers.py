@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import warnings
+import contextlib
 from typing import Any
 
 import attrs
@@ -15,6 +15,7 @@ from sparda_core.errors import CapacityError, ConfigError, RowError
 from sparda_core.kernels.compress.reference import compress
 from sparda_core.kernels.tables import DeviceSlots, Paged
 from sparda_core.runtimes.gpu.tiers import GpuTiers
+from tests.gpu.session.host_reads import no_waiting
 from tests.gpu.tiers.worlds import PLAN, SHAPE, SPEC, append, open_tiers, tokens_of
 from tests.gpu_env import DEVICE, DTYPES
 
@@ -270,10 +271,7 @@ def test_other_slots_and_another_budget_leave_rows_as_they_are(slots: int) -> No
 
 def test_nothing_is_read_back_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     tiers, kv, more = open_tiers(), tokens_of(20, 1), tokens_of(5, 3)
-    if DEVICE.type == "cuda":
-        with warnings.catch_warnings(action="ignore"):  # torch warns that this is a prototype
-            torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting() if DEVICE.type == "cuda" else contextlib.nullcontext():
         tiers.add(0)
         append(tiers, 0, kv)
         tiers.fork(0, 1)
@@ -281,7 +279,4 @@ def test_nothing_is_read_back_between_steps(monkeypatch: pytest.MonkeyPatch) -> 
         tiers.crop(0, 9)
         tiers.move(1, 2)
         tiers.retire(0)
-    finally:
-        if DEVICE.type == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
     assert tiers.length(2) == 25
