@@ -8,14 +8,17 @@ from pathlib import Path
 from sparda_core.bench.decode.page import filled
 
 ROOT = Path(__file__).parents[2]
-DATA = json.loads((ROOT / "benchmarks" / "results" / "2026-11-30-decode-h200.json").read_text())
+DATA, NOSA, ENTRIES = (
+    json.loads((ROOT / "benchmarks" / "results" / f"2026-11-30-decode{name}-h200.json").read_text())
+    for name in ("", "-nosa", "-entries")
+)
 METHODS = ("query sync", "forecast sync", "forecast prefetch")
 PAGE = (ROOT / "docs" / "decode.md").read_text()
 
 
 def test_the_tables_of_the_page_are_those_of_the_data() -> None:
-    assert PAGE.count("<!-- table: ") == 7
-    assert filled(PAGE, {"": DATA}) == PAGE
+    assert PAGE.count("<!-- table: ") == 9
+    assert filled(PAGE, {"": DATA, "nosa": NOSA, "entries": ENTRIES}) == PAGE
     assert "| forecast prefetch b16 128K churn 10% last-selection x1 | 7.51 |" in PAGE
 
 
@@ -35,6 +38,21 @@ def test_what_the_text_says_of_steps_is_in_the_data() -> None:
     ratio = steps[f"forecast prefetch b16 {pool}"] / steps["forecast resident b16 128K"]
     assert f"{ratio:.2f} times what the same step takes with everything on the device" in PAGE
     assert f"All {len(DATA['rows'])} cells of that day were measured" in PAGE
+
+
+def test_what_the_text_says_of_nosa_and_of_finer_entries_is_in_the_data() -> None:
+    steps = {row["key"]: row["step_s"] * 1e3 for row in DATA["rows"] + NOSA["rows"]}
+    for batch, said in ((16, "At 16 rows that is {:.2f} times"), (8, "is left to hide, {:.2f} times")):
+        where = f"b{batch} 128K nosa-8b churn 6% last-selection x1"
+        gain = steps[f"nosa sync {where}"] / steps[f"nosa-forecast prefetch {where}"]
+        assert said.format(gain) in PAGE
+    plain = [steps[f"forecast resident b{batch} 128K"] for batch in (16, 1)]
+    assert "32/16 takes {:.2f} and {:.2f} ms".format(*plain) in PAGE
+    grids = (ROOT / "docs" / "leads-and-grids.md").read_text()
+    took = {row["key"]: row["step_s"] * 1e3 for row in ENTRIES["rows"]}
+    for entries in ("8/8", "4/4"):
+        pair = [took[f"forecast resident b{batch} 128K entries {entries}"] for batch in (1, 16)]
+        assert "{:.2f} and {:.2f}".format(*pair) in grids
 
 
 def test_the_readme_tells_the_steps_of_the_data() -> None:
