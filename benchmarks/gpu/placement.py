@@ -7,8 +7,9 @@ moments of a layer; *first*, before the graph; *forked*, in one graph, ready at 
 the compute lane, as a decode step does it. Besides: which SMs the products leave, by thread blocks that take whatever
 is free (a census), when each kernel begins and ends alone, and which SMs can hold one cluster.
 
-Expected: late copies of three blocks cost a second wave where they arrived while a product drained or between two, and
-none where they arrived in the midst of one; forked ones wherever they were placed before the kernel beside them.
+Expected, and seen on an H200 (2026-11-30): late copies of three blocks cost a second wave where they arrived between two
+products, and none where they arrived in the midst of one; forked ones always sit on the same SMs, as copies there first
+do. Not expected: beside attention copies are slow only where they came late, or where it has three thread blocks an SM.
 """
 
 from __future__ import annotations
@@ -192,13 +193,14 @@ class Race:
         """One replay beside it: slowdown while both ran, and where in the graph that began."""
         before = self._alone
         took, begin, done = self._took(launch, first=first, later=later)
+        marks = self._marks.tolist()
         self._alone = self._took(None)[0]
         met = max(1e-6, done - max(0.0, begin))
         behind = took - (before + self._alone) / 2
         ended = done < took or not has_gpu()
         return {
             "slowdown": met / max(met - behind, 1e-3 * met) if ended else None, "begin_us": begin, "done_us": done,
-            "graph_ns": self._marks.tolist(), "alone_us": self._alone, "later": later,
+            "graph_ns": marks, "alone_us": self._alone, "later": later,
         }  # fmt: skip
 
 

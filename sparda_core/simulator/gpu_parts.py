@@ -179,7 +179,8 @@ class Uva:
     Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
     n r / (1 + (n r / c) ** p) ** (1 / p), with p by beside_bend: the fewer tokens it has, the more softly. That is so
     where the copy was there first. One that comes while a kernel runs gets the SMs that it leaves: b is
-    late_bytes_per_s there, and late_bend says p. Beside attention, whose loads crowd, b is crowded_bytes_per_s.
+    late_bytes_per_s there, and late_bend says p. Beside attention of three thread blocks an SM, whose loads crowd, b is
+    crowded_bytes_per_s.
 
     pairs          what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
     drag_per_byte  what a byte in flight adds to a kernel beside, as a share of the kernel's time alone

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 #: Kinds whose kernels are no light ones. "product" is one of a library's by itself.
 _CROWDS = {Kind.MLP: PRODUCT, Kind.HEAD: PRODUCT, "product": PRODUCT, Kind.ATTEND: CROWD}
+#: Thread blocks of attention an SM beyond which its loads crowd those of a copy beside it. With two an SM (16, 64, 128
+#: rows of MiniCPM4.1-8B) copies of two blocks drew 50 GB/s beside it, with three (24 rows) 26: one H200, 2026-11-30,
+#: benchmarks/results/2026-11-30-placement-h200.json, forked decode.
+_ROOMY = 2
 #: Times that a byte crosses host memory when it is gathered (read, written) before a copy reads it.
 _GATHER_PASSES = 2.0
 
@@ -60,8 +64,15 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
         wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
-        crowds=_CROWDS.get(op.kind, LIGHT),
+        crowds=_crowds(profile, op, work),
     )  # fmt: skip
+
+
+def _crowds(profile: GpuProfile, op: Op, work: Work) -> int:
+    """How hard a kernel is on the loads of a copy beside it; attention that leaves an SM's room unused is not."""
+    if op.kind == Kind.ATTEND and work.ctas and min(work.ctas / profile.sms, work.ctas_per_sm) <= _ROOMY:
+        return LIGHT
+    return _CROWDS.get(op.kind, LIGHT)
 
 
 def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens: int) -> Price:

@@ -114,6 +114,8 @@ def scenes(profile: GpuProfile) -> list[float]:
     uva, engine = (OffloadPrefetch(engine=name) for name in ("uva", "copy-engine"))
     every = [
         made(uva, Forecast(), profile=profile, shape=few, batch=16),
+        # Attention of three thread blocks an SM.
+        made(uva, Forecast(), profile=profile, shape=few, batch=28, churn=0.3),
         made(uva, Forecast(), profile=profile, shape=few, ctas=1),
         made(uva, Forecast(), profile=profile, shape=few, ctas=4, batch=16),
         made(uva, Forecast(), profile=profile, shape=few, ctas=2, cluster=2, batch=16, churn=0.3),

@@ -77,10 +77,9 @@ CAUSES = (
     Cause(
         what="copies beside compute", shows="steps that the link binds and that overlap",
         seen=_where(lambda cell: cell.stratum == "link" and cell.overlaps),
-        known="beside compute that never ends, two thread blocks draw 45 to 48 GB/s at 64 rows of 32K tokens, "
-        "whose host store takes 64 GiB, and 36 to 39 at 56 rows of 64K and 112 of 32K, with 110 GiB; alone "
-        "51 in all. So something counts that is not told, beside rows and kinds of kernels; translations "
-        "are a guess",
+        known="beside attention of three thread blocks an SM (24, 28, 56, 112 rows) copies crawl, beside that of two "
+        "(16, 64, 128 rows) they do not: told so, with one rate for all such grids, from copies that came late; 24 "
+        "rows by themselves ask for half as much again, their steps stay 3 to 4 % too slow",
     ),
     Cause(
         what="feed-forward", shows="every step", seen=_part("mlp, alone"),
