@@ -7,9 +7,10 @@ moments of a layer; *first*, before the graph; *forked*, in one graph, ready at 
 the compute lane, as a decode step does it. Besides: which SMs the products leave, by thread blocks that take whatever
 is free (a census), when each kernel begins and ends alone, and which SMs can hold one cluster.
 
-Expected, and seen on an H200 (2026-11-30): late copies of three blocks cost a second wave where they arrived between two
-products, and none where they arrived in the midst of one; forked ones always sit on the same SMs, as copies there first
-do. Not expected: beside attention copies are slow only where they came late, or where it has three thread blocks an SM.
+Expected, and seen on an H200 (2026-11-30): late copies of three blocks cost a second wave where they arrived between
+two products, and none where they arrived in the midst of one; forked ones always sit on the same SMs, as copies there
+first do. Not expected: beside attention copies are slow only where they came late, or where it has three thread blocks
+an SM.
 """
 
 from __future__ import annotations
@@ -456,7 +457,7 @@ def measure(sizes: Sizes, pool: Pool, out: Path | None, *, shrink: int, quick: b
 def main() -> None:
     """Check, then measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pool-gib", type=float, default=12.0, help="pinned host memory; half a second a GiB to pin")
+    parser.add_argument("--pool-gib", type=float, default=8.0, help="pinned host memory; half a second a GiB to pin")
     parser.add_argument("--out", type=Path, help="where to keep what was measured (JSON)")
     args = parser.parse_args()
     sizes = full() if has_gpu() else tiny()

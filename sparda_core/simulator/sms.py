@@ -9,7 +9,7 @@ Measured on one H200 (132 SMs, 66 TPCs) with matrix products of 128 thread block
 were there first spread: products keep their speed beside two lone blocks (64 TPCs stay whole) and take
 a second wave beside three. Copies that come while a product runs find the four SMs that it leaves: up to four
 whole blocks, or thirty-two of an eighth, cost it no wave, and the fifth waits for its end. Copies that become ready
-together with a compute kernel, as in a captured step, are placed first, one a TPC: so recorded in 1,197 of 1,197 layers.
+together with a compute kernel, as in a captured step, are placed first, one a TPC: 1,197 of 1,197 recorded layers.
 """
 
 from __future__ import annotations
