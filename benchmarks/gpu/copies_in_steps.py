@@ -4,10 +4,11 @@
 
 Cells of the decode benchmark that prefetch, as they are measured there, with the copy kernel's log in its place. Of
 each cell: step times with and without the log, logs of some steps, the copies alone, and one step's spans by the
-profiler with the logs of that step. Host stores differ in size, from 40 to 110 GiB: copies beside compute are told too
-slow by a calibration over 32 GiB where stores are small, and right where they are large.
+profiler with the logs of that step. Host stores differ in size, from 40 to 110 GiB, and so
+do the grids of attention.
 
-Expected: beside attention a thread block's round trip takes 14 us over 110 GiB, and less than half of that over 64.
+Not run on a device yet. Expected, after `benchmarks/gpu/placement.py`: a turn beside attention takes 5 us at 16 and 64
+rows and 10 and more at 24, 28 and 112, whatever the store.
 """
 
 from __future__ import annotations
