@@ -22,9 +22,10 @@ _ORDERS = ("sync", "prefetch")
 _LEAST_S = 1e-9
 
 
-def list_table(samples: Samples, link_bytes_per_s: float) -> Table:
+def list_table(samples: Samples, link_bytes_per_s: float, gap_s: float) -> Table:
     """launch.list_s and segment_s, copy_engine.start_s and submit_s, and the section `cpu_gather`.
 
+    gap_s  `launch.graph_s`, which whatever is launched behind a list takes besides
     Raises ProfileError for missing rows, and where cuts cost nothing.
     """
     submits, gathers = (_moves(samples, engine) for engine in _ENGINES)
@@ -34,7 +35,7 @@ def list_table(samples: Samples, link_bytes_per_s: float) -> Table:
     how = f"host time with the list in hand, {', '.join(map(str, submits))}"
     over_s = _overlap_s(samples, gathers, link_bytes_per_s)
     return {
-        "launch": _cut_table(samples),
+        "launch": _cut_table(samples, gap_s),
         "copy_engine": {
             "start_s": measured(_or_zero(start_s), "s", f"{how} pieces: at none"),
             "submit_s": measured(_or_zero(submit_s), "s", f"{how} pieces: slope"),
@@ -50,11 +51,11 @@ def list_table(samples: Samples, link_bytes_per_s: float) -> Table:
     }  # fmt: skip
 
 
-def _cut_table(samples: Samples) -> Table:
+def _cut_table(samples: Samples, gap_s: float) -> Table:
     """Both engines are cut alike."""
     whole = middle(samples.one(_SECTION, what="whole")["us"], "whole") * MICRO
     nothing = min(_s(samples.one(_SECTION, what=f"{engine}, sync", blocks=0)) for engine in _ENGINES)
-    if nothing <= whole:
+    if nothing - gap_s <= whole:
         raise ProfileError(
             f"samples: a layer that is cut takes {nothing:g} s and {whole:g} s in one graph: no time is left for the "
             f"list; measure section {_SECTION!r} again"
@@ -64,8 +65,9 @@ def _cut_table(samples: Samples) -> Table:
         for row in samples.rows(_SECTION, what=f"{engine}, {order}, rest")
     ]  # fmt: skip
     words = f"a layer of a step whose lists are empty, {nothing / MICRO:.1f} us, less {whole / MICRO:.1f} in one graph"
+    words += " and a launch gap"
     return {
-        "list_s": measured(nothing - whole, "s", words),
+        "list_s": measured(nothing - whole - gap_s, "s", words),
         "segment_s": measured(
             max(1e-7, middle(rests, "rest")), "s", f"host time of a layer but for its list, {len(rests)} steps: median"
         ),
