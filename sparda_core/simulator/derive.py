@@ -45,7 +45,7 @@ CARRIED = {
         "pairs", "crowded_bytes_per_s",
     ),
     "copy_engine": ("call_s", "start_s", "submit_s"),
-    "cpu_gather": ("call_s", "gather_bytes_per_s", "land_s"),
+    "cpu_gather": ("call_s", "gather_bytes_per_s", "scatter_s"),
 }  # fmt: skip
 
 Table = dict[str, Any]

@@ -77,7 +77,8 @@ class Launch:
     eager_s  of host time to launch a kernel, or submit a copy
     step_s   to launch a graph: from step to step
     list_s   for a list made on the device to reach the host: from the end of its kernel until the host goes on
-    segment_s  of host time to launch a segment of a step and to ask for the list that it makes; None: as `step_s`
+    segment_s  of host time for a segment of a step: to launch it, after which the device has it, and to ask for the
+             list that it makes; None: as `step_s`
     """
 
     graph_s: Quantity = number("s", 1e-8, 1e-4)
@@ -297,12 +298,14 @@ class CpuGather:
 
     call_s              host time of a gather of nothing
     gather_bytes_per_s  of all the host's threads
-    land_s              what copy and scatter take beyond the link's time for the bytes; None: no matter
+    scatter_s           of `call_s`, what the host does after it has issued the copy; None: no matter
     """
 
     call_s: Quantity = number("s", 1e-7, 1e-2)
     gather_bytes_per_s: Quantity = number("B/s", 1e8, 1e12)
-    land_s: Quantity | None = attrs.field(default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-2), "zero": True})
+    scatter_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-2), "zero": True}
+    )
 
 
 @attrs.frozen(kw_only=True)

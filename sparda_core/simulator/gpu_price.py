@@ -94,6 +94,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
         host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, work, plan),
+        before_s=_before_s(profile, op, plan),
     )  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def _taken_up_s(profile: GpuProfile, work: Work, plan: StepPlan) -> float:
         return 0.0
     law = engine_of(profile, plan.engine)
     if isinstance(law, CpuGather):
-        return law.call_s.value + work.h2d_bytes / _gather_rate(profile, law)
+        return law.call_s.value - _value(law.scatter_s) + work.h2d_bytes / _gather_rate(profile, law)
     assert isinstance(law, CopyEngine)
     start_s = (law.start_s or profile.launch.eager_s).value
     return start_s + min(work.pieces, AT_ONCE) * _value(law.submit_s)
@@ -133,14 +134,21 @@ def _gather_rate(profile: GpuProfile, law: CpuGather) -> float:
 
 
 def _then_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float:
-    """After a cut the host submits the pieces that are left, while the first ones move, and launches a segment."""
-    if not _is_cut(profile, op, plan):
+    """After a cut: pieces that are left are submitted while the first ones move, or a scatter is issued."""
+    if not (_is_cut(profile, op, plan) and work.h2d_bytes):
         return 0.0
-    launch, law = profile.launch, engine_of(profile, plan.engine)
-    segment_s = (launch.segment_s or launch.step_s).value if profile.launches_of(plan) == "segments" else 0.0
-    if not isinstance(law, CopyEngine):
-        return segment_s
-    return segment_s + max(0, work.pieces - AT_ONCE) * _value(law.submit_s)
+    law = engine_of(profile, plan.engine)
+    if isinstance(law, CpuGather):
+        return _value(law.scatter_s)
+    assert isinstance(law, CopyEngine)
+    return max(0, work.pieces - AT_ONCE) * _value(law.submit_s)
+
+
+def _before_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
+    """The device has a segment when it is launched; what the host still does for it delays the next cut."""
+    if not _is_cut(profile, op, plan) or profile.launches_of(plan) != "segments":
+        return 0.0
+    return (profile.launch.segment_s or profile.launch.step_s).value
 
 
 def _value(quantity: Quantity | None) -> float:
@@ -290,7 +298,7 @@ def _latency_s(profile: GpuProfile, op: Op, work: Work, plan: StepPlan) -> float
         if isinstance(law, Uva):
             return (law.repeated_round_trip_s if work.repeated else law.round_trip_s).value
         if isinstance(law, CpuGather):
-            return _value(law.land_s) + (0.0 if _is_cut(profile, op, plan) else law.call_s.value)
+            return 0.0 if _is_cut(profile, op, plan) else law.call_s.value
         return law.call_s.value
     by_engine = work.d2h_bytes and needs_host_list(engine) and profile.copy_engine
     return by_engine.call_s.value if by_engine else 0.0

@@ -11,7 +11,7 @@ from sparda_core.simulator.machine import Cost
 class Host:
     """When the host has issued each operation (ns); NEVER where that is not known yet.
 
-    Each costs its issue time, and what the host does after it. Where an operation makes the host wait,
+    Each costs its issue time, what the host does before and after it. Where an operation makes the host wait,
     the host goes on once everything in its `after` has ended; its and all later issue times follow from there.
     `order` is that in which it issues them (`Layout.order`).
     """
@@ -43,8 +43,8 @@ class Host:
                 ends = [self._ended[wait] for wait in self._after[op]]
                 if any(end < 0 for end in ends):
                     break
-                here_ns = self._base_ns + ceil_ns(self._spent_s)
-                if ends and max(ends) > here_ns:
+                self._spent_s += price.before_s
+                if ends and max(ends) > self._base_ns + ceil_ns(self._spent_s):
                     self._base_ns, self._spent_s = max(ends), 0.0
             self._spent_s += price.issue_s
             self.issued_ns[op] = self._base_ns + ceil_ns(self._spent_s)

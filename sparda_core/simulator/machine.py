@@ -218,7 +218,7 @@ class Machine:
         distinct = {cost.number: cost for own in costs for cost in own}.values()
         return Bill(
             machine=self, costs=costs, caps=any(cost.caps for cost in distinct),
-            host=any(c.price.issue_s or c.price.then_s or c.price.host_waits for c in distinct),
+            host=any(c.price.issue_s or c.price.then_s or c.price.before_s or c.price.host_waits for c in distinct),
             keys=[*[cost.number for cost in costs[0]], *[cost.gap for cost in costs[0]]],
         )  # fmt: skip
 

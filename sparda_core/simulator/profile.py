@@ -73,6 +73,7 @@ class Price:
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
     then_s     host time after issuing it, before the next operation is issued
+    before_s   host time before it can wait at all: what is left of issuing the operations before it
     tokens     tokens it processes
     load       share of its time in which a transfer keeps its processor busy (less than 1 on a slow link)
     key        what a CPU profile looks it up by
@@ -97,6 +98,7 @@ class Price:
     queue: str = ""
     host_waits: bool = False
     then_s: float = 0.0
+    before_s: float = 0.0
     tokens: int = 1
     load: float = 1.0
     key: str = ""

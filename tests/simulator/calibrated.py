@@ -94,8 +94,8 @@ class Machine:
             size = blocks * 32768.0
             gather_s = p.cpu_gather.call_s.value + size / p.cpu_gather.gather_bytes_per_s.value
             move_s = gather_s if engine == "cpu-gather" else start_s + blocks * submit_s
-            seen += [(f"{engine}, sync, move", blocks, move_s), (f"{engine}, sync, rest", blocks, segment_s)]
             for how in ("sync", "prefetch"):
+                seen += [(f"{engine}, {how}, move", blocks, move_s), (f"{engine}, {how}, rest", blocks, segment_s)]
                 whole_s = host_layer_s(p, engine, blocks, size, layer_s, early=how == "prefetch")
                 seen.append((f"{engine}, {how}", blocks, whole_s))
         return [

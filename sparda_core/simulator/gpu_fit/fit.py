@@ -50,7 +50,9 @@ def _parts(samples: Samples) -> Table:
     """Everything that is read off rows without the simulator."""
     parts = _merged(kernels.machine_table(samples), {"launch": kernels.launch_table(samples)})
     parts = _merged(parts, links.link_table(samples))
-    parts = _merged(parts, host_lists.list_table(samples, parts["link"]["h2d_bytes_per_s"]["value"]))
+    parts = _merged(parts, host_lists.list_table(
+        samples, parts["link"]["h2d_bytes_per_s"]["value"], parts["launch"]["graph_s"]["value"]
+    ))  # fmt: skip
     parts["link"] |= _generation(samples, parts["link"]["h2d_bytes_per_s"]["value"])
     parts["uva"] = gather.gather_table(samples)
     parts = _merged(parts, kernels.step_table(samples, parts["compute"]["flop_per_s"]["value"]))

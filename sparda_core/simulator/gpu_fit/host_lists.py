@@ -1,92 +1,101 @@
 """From steps whose copies the host lists to what a cut, a list, submission and the host's gather cost.
 
-A step that moves nothing takes longer than the same kernels as one graph by its cuts: the list's way, and the host
-time of a segment, which is known by itself. What blocks add to it is told by the host's own time with the list in
-hand, and what remains beyond the link's time for the bytes is the copy's.
+A step that moves nothing takes longer than the same kernels as one graph by the way of its lists. What else the host
+does is read from its own clock, in steps that wait for a copy at once and in steps that wait a layer later. A
+machine's other work lengthens such times and never shortens them, so of the two the faster counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from sparda_core.errors import ProfileError
 from sparda_core.simulator.gpu_fit.quantities import MICRO, Table, measured, middle
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
+from sparda_core.simulator.launches import HOST_LIST_ENGINES
 
-_SECTION, _ENGINES = "host lists", ("copy-engine", "cpu-gather")
+_SECTION, _ENGINES = "host lists", HOST_LIST_ENGINES
+_ORDERS = ("sync", "prefetch")
 #: Less than so much is nothing.
 _LEAST_S = 1e-9
 
 
-def list_table(samples: Samples, link_bytes_per_s: float) -> Table:
+def list_table(samples: Samples, link_bytes_per_s: float, gap_s: float) -> Table:
     """launch.list_s and segment_s, copy_engine.start_s and submit_s, and the section `cpu_gather`.
 
-    Raises ProfileError for missing rows, and where cuts cost less than the host's part of them.
+    gap_s  `launch.graph_s`, which whatever is launched behind a list takes besides
+    Raises ProfileError for missing rows, and where cuts cost nothing.
     """
-    lengths = ", ".join(str(row["blocks"]) for row in _moved(samples, "copy-engine", ", move"))
-    start_s, submit_s = line([(row["blocks"], _s(row)) for row in _moved(samples, "copy-engine", ", move")])
-    gathers = _moved(samples, "cpu-gather", ", move")
-    call_s, byte_s = line([(row["bytes"], _s(row)) for row in gathers])
-    how = f"host time with the list in hand, {lengths}"
+    submits, gathers = (_moves(samples, engine) for engine in _ENGINES)
+    start_s, submit_s = line([(blocks, seconds) for blocks, (_, seconds) in submits.items()])
+    call_s, byte_s = line(list(gathers.values()))
+    call_s = max(1e-7, call_s)
+    how = f"host time with the list in hand, {', '.join(map(str, submits))}"
+    over_s = _overlap_s(samples, gathers, link_bytes_per_s)
     return {
-        "launch": _cut_table(samples),
+        "launch": _cut_table(samples, gap_s),
         "copy_engine": {
             "start_s": measured(_or_zero(start_s), "s", f"{how} pieces: at none"),
             "submit_s": measured(_or_zero(submit_s), "s", f"{how} pieces: slope"),
         },
         "cpu_gather": {
-            "call_s": measured(max(1e-7, call_s), "s", f"{how} blocks gathered: at none"),
+            "call_s": measured(call_s, "s", f"{how} blocks gathered: at none"),
             "gather_bytes_per_s": measured(1 / max(1e-13, byte_s), "B/s", "the same: slope"),
-            "land_s": measured(
-                _or_zero(_landing_s(samples, gathers, link_bytes_per_s)), "s",
-                "a layer beside one that moves nothing, less that and the bytes at the link's rate: median",
+            "scatter_s": measured(
+                min(call_s, _or_zero(over_s)), "s",
+                "gathering and the bytes at the link's rate, less what a layer takes beyond one that moves nothing",
             ),
         },
     }  # fmt: skip
 
 
-def _cut_table(samples: Samples) -> Table:
-    """Both engines are cut alike; a sync step waits for every list."""
+def _cut_table(samples: Samples, gap_s: float) -> Table:
+    """Both engines are cut alike."""
     whole = middle(samples.one(_SECTION, what="whole")["us"], "whole") * MICRO
-    nothing = middle([_nothing_s(samples, engine) for engine in _ENGINES], "sync, no blocks")
-    rests = [samples.one(_SECTION, what=f"{engine}, sync, rest", blocks=0) for engine in _ENGINES]
-    segment_s = middle([_s(row) for row in rests], "rest")
-    list_s = nothing - whole - segment_s
-    if list_s <= 0:
+    nothing = min(_s(samples.one(_SECTION, what=f"{engine}, sync", blocks=0)) for engine in _ENGINES)
+    if nothing - gap_s <= whole:
         raise ProfileError(
-            f"samples: a layer that is cut takes {nothing:g} s and {whole:g} s in one graph, but the host needs "
-            f"{segment_s:g} s for a segment: no time is left for the list; measure section {_SECTION!r} again"
+            f"samples: a layer that is cut takes {nothing:g} s and {whole:g} s in one graph: no time is left for the "
+            f"list; measure section {_SECTION!r} again"
         )
+    rests = [
+        _s(row) for engine in _ENGINES for order in _ORDERS
+        for row in samples.rows(_SECTION, what=f"{engine}, {order}, rest")
+    ]  # fmt: skip
     words = f"a layer of a step whose lists are empty, {nothing / MICRO:.1f} us, less {whole / MICRO:.1f} in one graph"
+    words += " and a launch gap"
     return {
-        "list_s": measured(list_s, "s", f"{words} and the segment"),
-        "segment_s": measured(max(1e-7, segment_s), "s", "host time of such a layer but for waiting"),
+        "list_s": measured(nothing - whole - gap_s, "s", words),
+        "segment_s": measured(
+            max(1e-7, middle(rests, "rest")), "s", f"host time of a layer but for its list, {len(rests)} steps: median"
+        ),
     }
 
 
-def _nothing_s(samples: Samples, engine: str) -> float:
-    return _s(samples.one(_SECTION, what=f"{engine}, sync", blocks=0))
-
-
-def _landing_s(samples: Samples, gathers: Sequence[Row], link_bytes_per_s: float) -> float:
-    """Beyond the gathering and the bytes."""
-    nothing = _nothing_s(samples, "cpu-gather")
-    over = []
-    for row in gathers:
-        whole = _s(samples.one(_SECTION, what="cpu-gather, sync", blocks=row["blocks"]))
-        over.append(whole - nothing - _s(row) - row["bytes"] / link_bytes_per_s)
-    return middle(over, "cpu-gather, sync")
-
-
-def _moved(samples: Samples, engine: str, part: str) -> list[Row]:
-    """Rows of sync steps that moved anything."""
-    what = f"{engine}, sync{part}"
-    found = [row for row in samples.rows(_SECTION, what=what) if row["blocks"]]
+def _moves(samples: Samples, engine: str) -> dict[int, tuple[float, float]]:
+    """Bytes, and seconds of the host with the list in hand, by blocks; the faster order counts."""
+    found: dict[int, tuple[float, float]] = {}
+    for order in _ORDERS:
+        for row in samples.rows(_SECTION, what=f"{engine}, {order}, move"):
+            blocks = int(row["blocks"])
+            if blocks and (blocks not in found or _s(row) < found[blocks][1]):
+                found[blocks] = (float(row["bytes"]), _s(row))
     if not found:
-        raise ProfileError(f"samples: section {_SECTION!r} has no row of blocks with what={what!r}; measure it again")
+        raise ProfileError(f"samples: section {_SECTION!r} has no row of blocks with {engine!r}; measure it again")
     return found
+
+
+def _overlap_s(samples: Samples, gathers: Mapping[int, tuple[float, float]], link_bytes_per_s: float) -> float:
+    """Of a gather's host time, what passes while its copy moves: in the step whose own host time counts."""
+    what = "cpu-gather, sync"
+    nothing, over = _s(samples.one(_SECTION, what=what, blocks=0)), []
+    for blocks, (nbytes, _) in gathers.items():
+        took = _s(samples.one(_SECTION, what=what, blocks=blocks)) - nothing
+        moved = _s(samples.one(_SECTION, what=f"{what}, move", blocks=blocks))
+        over.append(moved + nbytes / link_bytes_per_s - took)
+    return middle(over, what)
 
 
 def _or_zero(seconds: float) -> float:
