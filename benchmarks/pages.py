@@ -2,8 +2,8 @@
 
 Pages of predictions come first and predict again, so this follows a change of a price or of a shipped profile; pages
 of measurements are filled from what is kept under benchmarks/results. docs/mutants.md is not among them (`make
-mutants`), nor are docs/laws.md and docs/profiles.md, whose tests print what should stand there. A step that fails ends the run and names the
-steps that are left. Tests hold each page to its data, and predictions to the code of today.
+mutants`), nor are docs/laws.md and docs/profiles.md, whose tests print what should stand there. A step that fails ends
+the run and names the steps that are left. Tests hold each page to its data, and predictions to the code of today.
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ def test_decode_page_and_command_have_the_same_data() -> None:
 
 
 TEXT = README.read_text(encoding="utf-8")
-TOLD = re.compile(
-    r"barely: (\d+) rows .*? of the (\d+) that fit.*?churn of ([\d.]+) or below\s+(\d+) GB/s", re.DOTALL
-)
+TOLD = re.compile(r"barely: (\d+) rows .*? of the (\d+) that fit.*?churn of ([\d.]+) or below\s+(\d+) GB/s", re.DOTALL)
 
 
 def advised() -> dict[str, object]:
