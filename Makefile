@@ -23,7 +23,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check $(if $(IN
 # Named folders only: the root links (selectors, runtimes, simulator, kernels) would show every file twice.
 CODE := sparda_core $(wildcard tests benchmarks examples)
 
-.PHONY: help demo test quick gpu mutants nightly cover setup lint types wheel clean distclean
+.PHONY: help demo test quick gpu mutants nightly pages cover setup lint types wheel clean distclean
 
 help:
 	@echo "make demo    set up, then compare every selector x runtime on a real model (ARGS='--full' for 8,192 tokens)"
@@ -32,6 +32,7 @@ help:
 	@echo "make gpu     the GPU tests on this machine's GPU"
 	@echo "make nightly the property tests with many more examples (ARGS='--minutes 60', ARGS=--resume to go on)"
 	@echo "make mutants put named bugs into a copy of the tree and see that tests notice (ARGS=--resume to go on)"
+	@echo "make pages   fill every page of docs/ that is made from data, predictions anew (ARGS='cases readme' for some)"
 	@echo "make setup | lint | types | cover | wheel | clean | distclean"
 
 demo: setup
@@ -53,6 +54,10 @@ nightly: setup
 # Named bugs, one by one, in a copy of the tree: which test notices each (docs/mutants.md). About twenty minutes.
 mutants: setup
 	$(BIN)/python -m benchmarks.mutants --page $(ARGS)
+
+# After a change of a price or of a shipped profile: pages that tell predictions, and those filled from kept results.
+pages: setup
+	$(BIN)/python -m benchmarks.pages $(ARGS)
 
 # On a machine with an NVIDIA GPU: the tests of tests/gpu on it, their result kept under benchmarks/results.
 gpu: setup

@@ -1,7 +1,8 @@
 """What a longer lead and a finer grid of entries cost and bring in decode time, predicted. Needs no GPU and no torch.
 
-    python benchmarks/leads_and_grids.py            # prints
-    python benchmarks/leads_and_grids.py --json     # also writes benchmarks/results/DATE-leads-and-grids.json
+    python -m benchmarks.leads_and_grids            # prints
+    python -m benchmarks.leads_and_grids --json     # also writes benchmarks/results/DATE-leads-and-grids.json
+    python -m benchmarks.leads_and_grids --page     # writes that, and fills docs/leads-and-grids.md from it
 
 MiniCPM4.1-8B's shape at 128K tokens on the H200 profile, budget 96 with 34 forced blocks, as in the decode benchmark.
 """
@@ -11,18 +12,24 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from sparda_core import __version__
+from sparda_core.bench.page import fill
 from sparda_core.files import check_place, write_whole
 from sparda_core.footprint import entry_bytes
 from sparda_core.shapes import named_shape
 from sparda_core.whatif.scenario import Scenario
 
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "leads-and-grids.md"
+#: How the page names its data.
+_NAME = re.compile(r"\d{4}-\d\d-\d\d-leads-and-grids\.json")
 BASE = Scenario(context=2**17, batch=16, budget=96, local=32, sink=1)
 CHURN = 0.1
 LINKS, LEADS = (12.0, 24.0, 36.0, 48.0, 55.0), (1, 2, 4)
@@ -36,18 +43,32 @@ def main() -> int:
     """Predict, print, write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="also write the results file")
+    parser.add_argument("--page", action="store_true", help="also write the results file, and fill the page from it")
     args = parser.parse_args()
     place = RESULTS / f"{dt.datetime.now(tz=dt.UTC).date()}-leads-and-grids.json"
-    if args.json:
+    if args.json or args.page:
         check_place(place)
-    of_leads, of_grids = leads(), grids()
-    print(lead_table(of_leads))
-    print(grid_table(of_grids))
-    if args.json:
-        document = {"version": __version__, "base": attrs.asdict(BASE), "churn": CHURN}
-        document |= {"leads": of_leads, "grids": of_grids}
-        write_whole(place, json.dumps(document, indent=1) + "\n")
+    found = {"leads": leads(), "grids": grids()}
+    print(lead_table(found["leads"]))
+    print(grid_table(found["grids"]))
+    if args.json or args.page:
+        write_whole(place, json.dumps(about() | found, indent=1) + "\n")
+        for old in set(RESULTS.glob("*-leads-and-grids.json")) - {place}:
+            old.unlink()
+    if args.page:
+        write_whole(PAGE, filled(PAGE.read_text(encoding="utf-8"), found, place.name))
     return 0
+
+
+def about() -> dict[str, Any]:
+    """What the results file says before its rows."""
+    return {"version": __version__, "base": attrs.asdict(BASE), "churn": CHURN}
+
+
+def filled(page: str, found: Mapping[str, Any], name: str) -> str:
+    """The page with the tables of results, which the file `name` keeps."""
+    tables = {"leads": lead_table, "grids": grid_table}
+    return _NAME.sub(name, fill(page, lambda place: tables[place](found[place])))
 
 
 def leads() -> list[dict[str, Any]]:
