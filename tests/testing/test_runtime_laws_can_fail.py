@@ -11,7 +11,15 @@ import pytest
 from sparda_core.errors import CombinationError, ConfigError
 from sparda_core.runtimes.session import CpuSession
 from sparda_core.testing import RUNTIME_LAWS, LawBroken, check_runtime
-from tests.testing.broken_runtimes import BROKEN, Broken, LeaksPages, NearlyRight, NeverCopies
+from tests.testing.broken_runtimes import (
+    BROKEN,
+    Broken,
+    ChoosesForTheFirst,
+    LeaksPages,
+    NearlyRight,
+    NeverCopies,
+    ReadsDensely,
+)
 
 
 def test_every_law_has_a_runtime_that_breaks_it() -> None:
@@ -29,8 +37,12 @@ def test_a_law_refuses_the_runtime_that_breaks_it(law: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "law", "most"), [(LeaksPages, "pages", 5), (NeverCopies, "resident-when-attended", 5)]
-)
+    ("kind", "law", "most"),
+    [
+        (LeaksPages, "pages", 5), (NeverCopies, "resident-when-attended", 5), (ReadsDensely, "same-selection", 3),
+        (ChoosesForTheFirst, "same-answer", 3),
+    ],
+)  # fmt: skip
 def test_stories_that_break_a_law_are_found_and_made_short(kind: type[CpuSession], law: str, most: int) -> None:
     with pytest.raises(LawBroken) as broken:
         check_runtime(Broken(kind=kind), examples=12, steps=8)
