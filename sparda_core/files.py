@@ -9,6 +9,7 @@ import io
 import json
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 import tomllib
@@ -56,6 +57,28 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A fresh, empty folder beside `path`, to be filled; it is `path` once the block ends well.
+
+    After a failure nothing of it is left.
+    raises  OSError when the folder around it is missing, there is no room or no permission, or `path` is there already
+            and not an empty folder; its file name is `path`, whichever file of the folder found no room.
+    """
+    part = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
+    try:
+        part.mkdir(mode=0o700)
+        yield part
+        part.chmod(0o755)
+        part.rename(path)
+    except OSError as wrong:
+        if wrong.filename is None or part in (place := Path(os.fspath(wrong.filename)), *place.parents):
+            raise OSError(wrong.errno, wrong.strerror or str(wrong), str(path)) from wrong
+        raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -6,6 +6,7 @@ its name, its neighbours or the seed, it stays there when others come and go, an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
@@ -189,7 +190,8 @@ def _read(
 ) -> dict[str, Any]:
     train, held = writers
     long_ones = beyond = 0
-    try:
+    # Closing writes what is left, and may find no room: the other one is closed all the same.
+    with contextlib.closing(train), contextlib.closing(held):
         for number, at in reading_order(sources, weights, need.seed):
             enough = train.tokens >= need.tokens
             if enough and (long_ones >= need.windows or not need.held_out or beyond >= SEARCHED):
@@ -205,9 +207,6 @@ def _read(
                     train.add(item.name, _ids(item, need))
             if on_tokens is not None:
                 on_tokens(train.tokens)
-    finally:
-        train.close()
-        held.close()
     if need.tokens and not train.ends:
         raise ConfigError("there is no document to train on: add text, or lower --held-out")
     return {"train": {"ends": train.ends, "names": train.names}, "held": {"ends": held.ends, "names": held.names}}

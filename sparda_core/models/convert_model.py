@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import attrs
 import torch
 
 from sparda_core.errors import ConfigError, WeightsError
-from sparda_core.files import parse_json, read_document
+from sparda_core.files import parse_json, read_document, whole_folder
 from sparda_core.models.config import DecoderConfig
 from sparda_core.models.files import stays_inside
 from sparda_core.models.gguf import read_gguf
@@ -65,18 +63,13 @@ def convert_model(
     if instead is not None:
         weights = _Instead(weights, instead, dtypes, f"weights={str(source)!r}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-    try:
+    with whole_folder(target) as part:
         (part / "config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
         for name, content in more:
             (part / name).write_bytes(content)
         for name, text in (notes or {}).items():
             (part / name).write_text(text, encoding="utf-8")
         files = _write_weights(part, weights, dtypes, shard_bytes, on_tensor)
-        part.chmod(0o755)
-        part.rename(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     sizes = {name: weights.sizes[name] for name in dtypes}
     return ConvertedModel(
         path=target, files=files, tensors=len(dtypes), dtype=settings["dtype"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -11,6 +12,7 @@ import torch
 from sparda_core.kernels.append.cpu import append_tokens
 from sparda_core.kernels.attend.cpu import attend_blocks
 from sparda_core.kernels.attend_dense.cpu import attend_dense
+from sparda_core.layer_view import LayerView
 from sparda_core.plan import Kind, Op, Phase
 from sparda_core.runtimes.copy_lane import CopyJob, CopyLane, CopyTicket
 from sparda_core.runtimes.executor import Bindings
@@ -46,6 +48,7 @@ class PrefillChunk(Steps[ChunkState]):
     ) -> None:
         super().__init__(model, tiers, selector)
         self._lane, self._queries = lane, queries
+        self.on_selection: Callable[[LayerView], None] | None = None
         self.release()
 
     def bindings(self, selector_kinds: frozenset[str]) -> Bindings[ChunkState]:
@@ -94,6 +97,8 @@ class PrefillChunk(Steps[ChunkState]):
             state.attention = self._dense(op.layer, array, table, state)
             return
         assert view.selection is not None, f"selector left layer {op.layer} without a selection"
+        if self.on_selection is not None:
+            self.on_selection(view)
         chosen = view.selection.numpy()
         physical = take_blocks(table, chosen[0])[None]
         tokens = visible_tokens(chosen, state.positions.numpy(), self.tiers.spec.block)

@@ -89,6 +89,15 @@ class CpuSession(RowSession):
         self._decode.on_selection = observer
 
     @property
+    def on_chunk(self) -> Callable[[LayerView], None] | None:
+        """Called in prefill by the selector with every layer's selection of a chunk; must not change the view."""
+        return self._prefill.on_selection
+
+    @on_chunk.setter
+    def on_chunk(self, observer: Callable[[LayerView], None] | None) -> None:
+        self._prefill.on_selection = observer
+
+    @property
     def on_layer(self) -> Callable[[LayerView], None] | None:
         """Called in decode before each layer attends, with a view of its own state (its own query, all keys)."""
         return self._decode.on_layer

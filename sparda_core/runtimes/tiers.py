@@ -64,13 +64,9 @@ class Tiers:
         return self.device if layer < self.resident else self.host
 
     def add(self, row: int) -> None:
-        """Make room for an empty row; undone as a whole if memory runs out."""
-        try:
-            for part in self._parts():
-                part.add(row)
-        except BaseException:
-            self.forget(row)
-            raise
+        """Make room for an empty row. Where that is interrupted, `forget` takes back what there is of it."""
+        for part in self._parts():
+            part.add(row)
 
     def forget(self, row: int) -> None:
         """Give a row's memory back, wherever there is any; may be called again after it was interrupted."""
@@ -78,13 +74,9 @@ class Tiers:
             part.forget(row)
 
     def fork(self, source: int, copy: int) -> None:
-        """Row `copy` starts as a copy of `source`; undone as a whole if memory runs out."""
-        try:
-            for part in self._parts():
-                part.fork(source, copy)
-        except BaseException:
-            self.forget(copy)
-            raise
+        """Row `copy` starts as a copy of `source`. Interrupted, it is taken back as one that was added."""
+        for part in self._parts():
+            part.fork(source, copy)
 
     def crop(self, row: int, tokens: int) -> None:
         """Keep the first `tokens` tokens."""

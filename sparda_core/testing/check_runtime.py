@@ -135,6 +135,13 @@ class _Judged:
         return self.spec.forced + self.biased, min(_MOST_BUDGET, most)
 
     @property
+    def appends(self) -> bool:
+        """Whether stories append by choice. A GPU sums in another order, and many queries have many scores that are
+        nearly equal: there only under what chooses without looking.
+        """
+        return self.on_cpu or self.named == "random"
+
+    @property
     def _options(self) -> dict[str, Any]:
         return _OPTIONS.get(str(self.named), {})
 
@@ -199,7 +206,9 @@ class _Judged:
 
     def drawn(self, examples: int | None, steps: int | None) -> tuple[Stage, BaseException] | None:
         """As `played`, of stories that hypothesis draws: the shortest failure found."""
-        found = run_machine(self.open_stage, budgets=self.budgets, examples=examples, steps=steps)
+        found = run_machine(
+            self.open_stage, budgets=self.budgets, examples=examples, steps=steps, appends=self.appends
+        )
         return None if found is None else self.shortest(*found)
 
     def shortest(self, stage: Stage, wrong: BaseException) -> tuple[Stage, BaseException]:

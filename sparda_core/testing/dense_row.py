@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-#: One layer's selection for one row: [Hk][budget] logical ids, -1 padded; None attends to everything.
+#: One layer's selection for one row: logical ids [Hk, T, budget], -1 padded; None attends to everything.
 Chosen = torch.Tensor | None
 
 
@@ -37,7 +37,7 @@ class DenseRow:
         self.biases = [bias[:, :tokens] for bias in self.biases]
 
     def append(self, tokens: Sequence[int], chosen: Sequence[Chosen]) -> torch.Tensor:
-        """Logits [vocab] after `tokens`; chosen[l] selects for every one of them alike."""
+        """Logits [vocab] after T `tokens`, each of which attends in layer l to the blocks that chosen[l] has for it."""
         positions = torch.arange(self.tokens, self.tokens + len(tokens))[None]
         x = self.model.embed(torch.tensor([list(tokens)]))
         for layer in range(self.model.shape.layers):
@@ -58,8 +58,8 @@ class DenseRow:
         at = torch.arange(key.shape[1])
         hidden = (at[None, :] > positions[:, None])[None].expand_as(logits)
         if chosen is not None:
-            seen = torch.stack([torch.isin(at // self.block, head) for head in chosen]).repeat_interleave(group, dim=0)
-            hidden = hidden | ~seen[:, None, :]
+            seen = (chosen[:, :, None, :] == (at // self.block)[:, None]).any(-1)  # [Hk, T, tokens]
+            hidden = hidden | ~seen.repeat_interleave(group, dim=0)
         return torch.softmax(logits.masked_fill(hidden, float("-inf")), dim=-1) @ value
 
 

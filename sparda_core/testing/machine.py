@@ -15,17 +15,20 @@ REFUSED = ("unknown row", "no tokens", "no such token", "longer crop", "incomple
 
 
 def run_machine(
-    open_stage: Callable[[], Stage], *, budgets: tuple[int, int], examples: int | None, steps: int | None
+    open_stage: Callable[[], Stage], *, budgets: tuple[int, int], examples: int | None, steps: int | None,
+    appends: bool = True,
 ) -> tuple[Stage, BaseException] | None:  # fmt: skip
     """Operations at random on fresh stages; a stage that broke a law, whose story tells how, or None.
 
     budgets   least and most that set_budget is called with
     examples  stories to try, steps in each; None: as the loaded profile says
+    appends   whether tokens are appended by the selector's choice, too
     """
     stateful = needed("hypothesis.stateful")
     failed: list[tuple[Stage, BaseException]] = []
 
-    machine = _machine(open_stage, budgets, failed)
+    kinds = tuple(kind for kind in _KINDS if appends or kind != "append")
+    machine = _machine(open_stage, kinds, budgets, failed)
     given = {} if steps is None else {"stateful_step_count": steps}
     hypothesis = needed("hypothesis")
     # Stories are made short by shorten.py.
@@ -41,12 +44,14 @@ def run_machine(
 
 #: What a step of a story may be; decoding oftenest, since only that moves blocks.
 _KINDS = (
-    *["decode"] * 6, *["prefill"] * 2, "fork", "crop", "add", "reorder", "retire", "set_budget", "refused",
+    *["decode"] * 6, *["prefill"] * 2, *["append"] * 2, "fork", "crop", "add", "reorder", "retire", "set_budget",
+    "refused",
 )  # fmt: skip
 
 
 def _machine(
-    open_stage: Callable[[], Stage], budgets: tuple[int, int], failed: list[tuple[Stage, BaseException]]
+    open_stage: Callable[[], Stage], kinds: tuple[str, ...], budgets: tuple[int, int],
+    failed: list[tuple[Stage, BaseException]],
 ) -> Any:  # fmt: skip
     """A RuleBasedStateMachine over `open_stage`; made here, since hypothesis may not be installed.
 
@@ -67,17 +72,17 @@ def _machine(
         @stateful.initialize(count=prompt, seed=number)  # type: ignore[untyped-decorator]
         def begin(self, count: int, seed: int) -> None:
             self.do("add")
-            _prefill(self.do, self.stage, 0, count, seed)
+            _more_tokens(self.do, self.stage, "prefill", 0, count, seed)
 
         @stateful.rule(  # type: ignore[untyped-decorator]
-            kind=st.sampled_from(_KINDS), pick=pick, seed=number, count=prompt, sits=st.sets(pick, max_size=2),
+            kind=st.sampled_from(kinds), pick=pick, seed=number, count=prompt, sits=st.sets(pick, max_size=2),
             steps=st.integers(1, 9),
         )  # fmt: skip
         def step(self, kind: str, **drawn: Any) -> None:
             name, values = _operation(self.stage, kind, budgets, **drawn)
             for step in range(drawn["steps"] if name == "decode" else 1):
-                if name == "prefill":
-                    _prefill(self.do, self.stage, *values)
+                if name in ("prefill", "append"):
+                    _more_tokens(self.do, self.stage, name, *values)
                 elif name == "decode":
                     _decode(self.do, self.stage, drawn["sits"], drawn["seed"] + step)
                 else:
@@ -107,7 +112,8 @@ def _operation(
         return "add", ()
     row = rows[pick % len(rows)]
     possible: dict[str, tuple[Any, ...]] = {
-        "decode": (), "prefill": (row, count, seed), "crop": (row, min(count, stage.dense[row].tokens)),
+        "decode": (), "prefill": (row, count, seed), "append": (row, count, seed),
+        "crop": (row, min(count, stage.dense[row].tokens)),
         "reorder": (sorted(rows, key=lambda one: (one * 7919 + seed) % 101),), "retire": (row,),
         "refused": (REFUSED[seed % len(REFUSED)], row), "fork": (row,),
     }  # fmt: skip
@@ -115,10 +121,12 @@ def _operation(
     return name, possible[name]
 
 
-def _prefill(do: Callable[..., None], stage: Stage, row: int, count: int, seed: int) -> None:
+def _more_tokens(do: Callable[..., None], stage: Stage, how: str, row: int, count: int, seed: int) -> None:
+    """`how` they are appended: "prefill" or "append"."""
     count = min(count, MOST_TOKENS - stage.dense[row].tokens)
     if count > 0:
-        do("prefill", row, [(seed + 7 * i + i * i) % stage.model.shape.vocab for i in range(count)], 1 + seed % 40)
+        tokens = [(seed + 7 * i + i * i) % stage.model.shape.vocab for i in range(count)]
+        do(how, row, tokens, 1 + seed % 40, *([seed] if how == "append" else []))
 
 
 def _decode(do: Callable[..., None], stage: Stage, sits: set[int], seed: int) -> None:

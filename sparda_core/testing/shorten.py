@@ -51,21 +51,23 @@ def _smaller(story: Sequence[Step]) -> Iterator[list[Step]]:
 
 def _simpler(step: Step) -> Iterator[Step]:
     """The same operation with fewer tokens, fewer rows, smaller numbers."""
-    if step[0] == "prefill":
-        yield from _shorter_prompt(*step[1:])
+    if step[0] in ("prefill", "append"):
+        yield from _shorter_prompt(*step)
     elif step[0] == "decode":
         yield from _plainer_step(*step[1:])
     elif step[0] == "crop" and step[2]:
         yield ("crop", step[1], step[2] // 2)
 
 
-def _shorter_prompt(row: int, tokens: list[int], chunk: int) -> Iterator[Step]:
+def _shorter_prompt(name: str, row: int, tokens: list[int], chunk: int, *seed: int) -> Iterator[Step]:
     for fewer in {len(tokens) // 2, len(tokens) - 1} - {0}:
-        yield ("prefill", row, tokens[:fewer], chunk)
+        yield (name, row, tokens[:fewer], chunk, *seed)
     if chunk < len(tokens):
-        yield ("prefill", row, tokens, len(tokens))
+        yield (name, row, tokens, len(tokens), *seed)
     if any(tokens):
-        yield ("prefill", row, [0] * len(tokens), chunk)
+        yield (name, row, [0] * len(tokens), chunk, *seed)
+    if any(seed):
+        yield (name, row, tokens, chunk, seed[0] // 2)
 
 
 def _plainer_step(tokens: dict[int, int], seed: int) -> Iterator[Step]:

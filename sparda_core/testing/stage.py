@@ -76,6 +76,23 @@ class Stage:
                 self._close(name, row, logits, want)
         self.hold()
 
+    def append(self, row: int, tokens: Sequence[int], chunk: int, seed: int) -> None:
+        """Tokens appended in chunks, each of which attends to what the selector chooses for it; `seed` as of decode."""
+        self.script.seed = seed
+        for watch in self.watches.values():
+            watch.forget()
+        made = self._each(
+            ("append", row, list(tokens), chunk, seed),
+            lambda one: one.prefill(row, tokens, mode="selector", chunk=chunk),
+        )
+        if made:
+            self._same_selections((row,), "appended")
+            chosen = [self.judge.appended.get(layer) for layer in range(self.model.shape.layers)]
+            want = self.dense[row].append(tokens, chosen)
+            for name, logits in made.items():
+                self._close(name, row, logits, want)
+        self.hold()
+
     def decode(self, tokens: Mapping[int, int], seed: int) -> None:
         """One step of the rows named; `seed` is what `scripted` selects by."""
         self.script.seed = seed
@@ -90,9 +107,9 @@ class Stage:
             watch.step_was_lawful(made[name].facts, rows, before[name], moved[name])
 
     def _answers(self, made: Mapping[str, StepResult], tokens: Mapping[int, int], rows: tuple[int, ...]) -> None:
-        self._same_selections(rows)
+        self._same_selections(rows, "chosen")
         for at, row in enumerate(rows):
-            chosen = [self.judge.chosen[layer][at, :, 0] for layer in range(self.model.shape.layers)]
+            chosen = [self.judge.chosen[layer][at] for layer in range(self.model.shape.layers)]
             want = self.dense[row].append([tokens[row]], chosen)
             for name, result in made.items():
                 self._close(name, row, result.logits[list(self.dense).index(row)], want)
@@ -192,10 +209,11 @@ class Stage:
                 raise RuntimeBroken("no-error", found) from wrong
         return made
 
-    def _same_selections(self, rows: tuple[int, ...]) -> None:
+    def _same_selections(self, rows: tuple[int, ...], which: str) -> None:
+        """`which` of a watch's selections are those of the judge."""
         for name, watch in self.watches.items():
-            for layer, want in self.judge.chosen.items():
-                got = watch.chosen.get(layer)
+            for layer, want in getattr(self.judge, which).items():
+                got = getattr(watch, which).get(layer)
                 same = got is not None and torch.equal(got, want)
                 if not same:
                     found = f"{name}: layer {layer} of rows {rows} chose {got}, want {want}"

@@ -21,7 +21,11 @@ Held = dict[tuple[int, int, int], set[int]]
 
 
 class Watch:
-    """Observes one session. `chosen` has the last step's selections by layer, [B, Hk, T, budget].
+    """Observes one session.
+
+    chosen     the last step's selections by layer, [B, Hk, 1, budget]
+    appended   those of tokens appended by the selector since `forget`, [Hk, T, budget]; layers without one attend to
+               everything
 
     tolerance  of keys and values beside those of a model without a cache, relative to the largest; sums in another
                order give other last bits
@@ -30,8 +34,10 @@ class Watch:
     def __init__(self, name: str, session: CpuSession, *, tolerance: float) -> None:
         self.name, self.session, self._tolerance = name, session, tolerance
         self.chosen: dict[int, torch.Tensor] = {}
+        self.appended: dict[int, torch.Tensor] = {}
         self.moved = self.wasted = 0
         session.on_selection = self._selected
+        session.on_chunk = self._chose_for_chunk
         session.on_layer = self._attends
 
     # While a step runs ----------------------------------------------------------------------------
@@ -39,6 +45,16 @@ class Watch:
     def _selected(self, view: LayerView) -> None:
         assert view.selection is not None
         self.chosen[view.layer] = view.selection.clone()
+
+    def forget(self) -> None:
+        """Forget what was chosen for tokens appended so far."""
+        self.appended = {}
+
+    def _chose_for_chunk(self, view: LayerView) -> None:
+        assert view.selection is not None
+        chosen = view.selection[0].clone()
+        before = self.appended.get(view.layer, chosen[:, :0])
+        self.appended[view.layer] = torch.cat((before, chosen), dim=1)
 
     def _attends(self, view: LayerView) -> None:
         """Each selected block lies in a slot, whole, up to and with the step's own token."""

@@ -12,12 +12,18 @@ import pytest
 import torch
 
 from sparda_core.distill.history import Step
+from sparda_core.distill.prepare import Need, Prepared, prepare
+from sparda_core.distill.sources import Documents
+from sparda_core.distill.texts import Document
 from sparda_core.distill.train import Habits, train
 from sparda_core.errors import ConfigError
 from sparda_core.files import write_whole
+from sparda_core.models.convert_model import convert_model
 from sparda_core.models.files import write_tensors
 from sparda_core.models.forecast_pt import write_pt
+from sparda_core.models.load import load_model
 from sparda_core.models.stream import stream_tensors
+from sparda_core.models.tiny import random_weights
 from sparda_core.plan import StepPlan
 from sparda_core.selectors.recording import Recorder
 from sparda_core.shapes import BlockSpec
@@ -30,6 +36,7 @@ from sparda_core.whatif.study import run_grid
 from tests.agreement.worlds import SHAPE, SPEC, pair
 from tests.chaos.full_disk import open_files, room_for
 from tests.distill.toy import toy_config, toy_model, toy_stream
+from tests.models.gguf_files import SMALL, write_directory
 
 TENSORS = {f"t.{i}": torch.arange(700, dtype=torch.float32) + i for i in range(4)}
 
@@ -88,6 +95,39 @@ def test_a_file_that_finds_no_room_leaves_the_old_one_whole_and_nothing_beside_i
     with room_for(size):
         write(path)
     assert path.stat().st_size == size
+
+
+def test_a_model_that_finds_no_room_to_be_converted_leaves_no_folder(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "out" / "m"
+    write_directory(source, random_weights(SMALL, seed=0, dtype=torch.float32))
+    held = open_files()
+    for room in (0, 100, 2_000, 20_000):
+        with pytest.raises(OSError, match=r"too large|[Ff]ile|space") as told, room_for(room):
+            convert_model(source, target, shard_bytes=30_000)
+        assert str(target) in f"{told.value.filename} {told.value}", "whoever reads the message must know which folder"
+        assert list(target.parent.iterdir()) == []
+    assert open_files() == held
+    convert_model(source, target, shard_bytes=30_000)
+    assert load_model(target).decoder.shape.layers == SMALL.layers
+
+
+@pytest.mark.parametrize("held_out", [0.2, 0.8])
+def test_texts_that_find_no_room_to_be_prepared_are_prepared_once_there_is_some(
+    tmp_path: Path, held_out: float
+) -> None:
+    def prepared() -> Prepared:
+        need = Need(tokens=10**6, encode=lambda text: list(text.encode()), vocab=256, held_out=held_out, windows=500)
+        return prepare([Documents([Document(f"d{i}", f"document {i} " * 9) for i in range(400)])], need, tmp_path)
+
+    held = open_files()
+    for room in (0, 300, 9_000, 30_000):
+        with pytest.raises(OSError, match="too large") as told, room_for(room):
+            prepared()
+        assert str(tmp_path) in str(told.value.filename)
+        assert list(tmp_path.iterdir()) == []
+        assert open_files() == held, "what was opened for the other half of the texts must be closed, too"
+    found = prepared()
+    assert found.documents + found.held_documents == 400
 
 
 def test_a_training_whose_checkpoint_finds_no_room_says_so_and_goes_on_from_the_last_whole_one(tmp_path: Path) -> None:

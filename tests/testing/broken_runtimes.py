@@ -138,6 +138,35 @@ class LosesTheNewest(_After):
                 self._tiers.host.array[places, :, at % self.spec.block] = 0
 
 
+class ReadsDensely(CpuSession):
+    """Tokens that are to be appended by choice attend to everything."""
+
+    def prefill(self, row: int, tokens: Sequence[int], *, mode: str = "dense", **options: Any) -> Any:
+        return super().prefill(row, tokens, mode="dense", **options)
+
+
+class ChoosesForTheFirst(CpuSession):
+    """Of appended tokens all attend to the blocks that were chosen for the first of their chunk."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        attend = self._prefill._attend
+
+        def alike(op: Any, state: Any) -> None:
+            view = state.views.get(op.layer)
+            if view is not None:
+                told, self._prefill.on_selection = self._prefill.on_selection, None
+                if told is not None:
+                    told(view)
+                view.selection = view.selection[:, :, :1].expand_as(view.selection).contiguous()
+                attend(op, state)
+                self._prefill.on_selection = told
+            else:
+                attend(op, state)
+
+        self._prefill._attend = alike  # type: ignore[method-assign]
+
+
 class LeaksPages(CpuSession):
     def fork(self, row: int) -> int:
         copy = super().fork(row)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 
-from sparda_core.compose import compose
+from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
+
+from sparda_core.compose import compose  # isort: skip
 from sparda_core.errors import CapacityError
 from sparda_core.models.tiny import tiny_model
+from sparda_core.policy import LAST_SELECTION, POLICIES
 from sparda_core.registry import RUNTIMES
+from sparda_core.runtimes.gpu.engines import ENGINES, Uva
 from sparda_core.testing import RUNTIME_LAWS, check_runtime
 from sparda_core.testing.check_runtime import STAGE_SHAPE, STAGE_SPEC
-from tests.gpu_env import DEVICE
 from tests.profiles import share
 
 LRU: dict[str, Any] = {"policy": "lru", "slots": 8}
@@ -38,6 +42,16 @@ CPU: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 def test_every_registered_runtime_is_judged() -> None:
     assert {runtime for runtime, _, _ in CPU.values()} == set(RUNTIMES.names())
+    assert {runtime for runtime, _, _, _ in GPU.values()} == set(RUNTIMES.names())
+
+
+def test_every_policy_is_judged_under_every_runtime_that_offloads_and_every_engine_of_a_gpu() -> None:
+    made = [RUNTIMES.make(runtime, **options) for runtime, options, _ in CPU.values()]
+    offloading = {runtime.name for runtime in made if runtime.offloads}
+    judged = {(runtime.name, runtime.policy) for runtime in made if runtime.offloads}
+    assert judged == set(itertools.product(offloading, POLICIES))
+    assert {options.get("policy", LAST_SELECTION) for _, options, _, _ in GPU.values()} == set(POLICIES)
+    assert {options.get("engine", Uva.name) for _, options, _, _ in GPU.values()} == set(ENGINES)
 
 
 @pytest.mark.parametrize("label", CPU)

@@ -11,7 +11,15 @@ import pytest
 from sparda_core.errors import CombinationError, ConfigError
 from sparda_core.runtimes.session import CpuSession
 from sparda_core.testing import RUNTIME_LAWS, LawBroken, check_runtime
-from tests.testing.broken_runtimes import BROKEN, Broken, LeaksPages, NearlyRight, NeverCopies
+from tests.testing.broken_runtimes import (
+    BROKEN,
+    Broken,
+    ChoosesForTheFirst,
+    LeaksPages,
+    NearlyRight,
+    NeverCopies,
+    ReadsDensely,
+)
 
 
 def test_every_law_has_a_runtime_that_breaks_it() -> None:
@@ -29,8 +37,11 @@ def test_a_law_refuses_the_runtime_that_breaks_it(law: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "law", "most"), [(LeaksPages, "pages", 5), (NeverCopies, "resident-when-attended", 5)]
-)
+    ("kind", "law", "most"),
+    [
+        (LeaksPages, "pages", 5), (NeverCopies, "resident-when-attended", 5), (ReadsDensely, "same-selection", 3),
+    ],
+)  # fmt: skip
 def test_stories_that_break_a_law_are_found_and_made_short(kind: type[CpuSession], law: str, most: int) -> None:
     with pytest.raises(LawBroken) as broken:
         check_runtime(Broken(kind=kind), examples=12, steps=8)
@@ -41,6 +52,14 @@ def test_stories_that_break_a_law_are_found_and_made_short(kind: type[CpuSession
     with pytest.raises(LawBroken) as again:
         check_runtime(Broken(kind=kind), story=story)
     assert again.value.law == law
+
+
+def test_every_appended_token_is_held_to_the_blocks_that_were_chosen_for_it() -> None:
+    story: list[tuple[Any, ...]] = [("add",), ("prefill", 0, [1, 5, 2, 8, 3] * 15, 20), ("append", 0, [4, 6, 4], 2, 7)]
+    with pytest.raises(LawBroken) as broken:
+        check_runtime(Broken(kind=ChoosesForTheFirst), story=story)
+    assert broken.value.law == "same-answer", broken.value
+    assert "same-answer" in check_runtime(Broken(kind=CpuSession), story=story).held
 
 
 def test_a_session_of_another_kind_is_judged_by_what_it_answers() -> None:

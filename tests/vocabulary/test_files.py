@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparda_core.files import check_place, read_whole, whole_file, write_whole
+from sparda_core.files import check_place, read_whole, whole_file, whole_folder, write_whole
 
 
 @pytest.fixture
@@ -95,3 +95,33 @@ def test_a_pipe_is_read_to_its_end_and_what_does_not_end_is_refused(tmp_path: Pa
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(UnicodeDecodeError):
         read_whole(tmp_path / "bytes")
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "m"
+
+    def fails(wrong: BaseException) -> None:
+        with whole_folder(target) as part:
+            (part / "inner").mkdir()
+            (part / "inner" / "a.txt").write_text("a")
+            if isinstance(wrong, OSError) and wrong.filename == "inside":
+                wrong.filename = str(part / "inner" / "a.txt")
+            raise wrong
+
+    for wrong in (KeyboardInterrupt(), ValueError("none of ours"), FileNotFoundError(2, "is not there", "elsewhere")):
+        with pytest.raises(type(wrong)) as told:
+            fails(wrong)
+        assert told.value is wrong
+        assert list(tmp_path.iterdir()) == []
+    for named in (None, "inside"):
+        with pytest.raises(OSError, match="No space") as full:
+            fails(OSError(28, "No space left on device", named))
+        assert full.value.filename == str(target)
+    with whole_folder(target) as part:
+        (part / "a.txt").write_text("a")
+        assert not target.exists()
+    assert [path.name for path in target.iterdir()] == ["a.txt"]
+    with pytest.raises(OSError, match=r"m'") as taken, whole_folder(target):
+        pass
+    assert taken.value.filename == str(target)
+    assert list(tmp_path.iterdir()) == [target]

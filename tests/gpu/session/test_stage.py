@@ -20,7 +20,8 @@ from tests.gpu_env import DEVICE
 from tests.gpu.session.worlds import SPEC, models, prompt
 
 STORY: list[tuple[Any, ...]] = [
-    ("add",), ("prefill", 0, prompt(70), 33), ("decode", {0: 3}, 0), ("fork", 0), ("decode", {0: 5, 1: 9}, 0),
+    ("add",), ("prefill", 0, prompt(70), 33), ("append", 0, prompt(5, 1), 3, 0), ("decode", {0: 3}, 0), ("fork", 0),
+    ("decode", {0: 5, 1: 9}, 0),
     ("crop", 0, 30), ("reorder", [1, 0]), ("decode", {1: 2}, 0), ("refused", "unknown row", 1),
     ("refused", "incomplete order", 1), ("prefill", 0, prompt(5), 2), ("decode", {0: 1, 1: 1}, 0), ("retire", 1),
     ("decode", {0: 4}, 0), ("set_budget", 3), ("decode", {0: 6}, 0),
@@ -30,7 +31,7 @@ STORY: list[tuple[Any, ...]] = [
 #: Interpreted, a step takes a second, and the twins' plans are told apart elsewhere.
 RUNTIME_NAMES: tuple[str, ...] = ("offload-prefetch", "offload-sync", "resident")
 if DEVICE.type == "cpu":
-    RUNTIME_NAMES, STORY = RUNTIME_NAMES[:1], [*STORY[:7], *STORY[8:10], *STORY[-4:]]
+    RUNTIME_NAMES, STORY = RUNTIME_NAMES[:1], [*STORY[:8], *STORY[9:11], *STORY[-4:]]
 
 
 @pytest.fixture(params=RUNTIME_NAMES)

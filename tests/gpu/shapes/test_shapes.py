@@ -1,4 +1,4 @@
-"""Scores, choice and attention by kernels in every shape of the table, against float64 references.
+"""Append, scores, choice, copies and attention by kernels in every shape of the table, against float64 references.
 
 Interpreted, each case keeps its head size, group and cut, and gives up rows and KV heads, which are programs of a
 grid: on a GPU it keeps them all.
@@ -14,13 +14,17 @@ from tests.gpu_env import DEVICE, DTYPES
 
 # isort: split
 from sparda_core.device_view import Choice
+from sparda_core.kernels.append.store import FusedHeads
 from sparda_core.kernels.attend.gpu import attend_scratch, attend_slots
+from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.score_forecast.gpu import forecast_block_scores
 from sparda_core.kernels.score_forecast.reference import forecast_block_scores as forecast_reference
 from sparda_core.kernels.score_query.gpu import query_block_scores, query_scratch
 from sparda_core.kernels.score_query.reference import query_block_scores as query_reference
 from sparda_core.kernels.topk.gpu import choose_blocks
 from sparda_core.kernels.topk.reference import choose_blocks as choose_reference
+from tests.gpu.append.launch import launch_is_right
+from tests.gpu.append.worlds import World
 from tests.gpu.attend.cases import NAN, TOLERANCE, make_rows, relative_error, widened
 from tests.gpu.score.cases import TOLERANCE as SCORE_TOLERANCE
 from tests.gpu.score.cases import as_view, assert_scores, entry_counts, keys, poisoned, positions, randn
@@ -93,3 +97,35 @@ def test_scores_and_choice_of_any_shape(shape: Shape) -> None:
     chosen = choose_reference(by_forecast[:, :, None].cpu(), place.cpu(), spec)[:, :, 0]
     assert torch.equal(choice.blocks.cpu(), chosen)
     assert torch.equal(choice.counts.cpu(), (chosen >= 0).sum(-1).int())
+
+
+@KINDS
+@pytest.mark.parametrize("where", ["pages", "slots"])
+@CASES
+def test_new_tokens_of_any_shape(shape: Shape, where: str, dtype: torch.dtype) -> None:
+    heads = FusedHeads(
+        q=shape.kv_heads * shape.group, kv=shape.kv_heads, has_next=shape.seed % 3 != 0, has_own=shape.seed % 2 == 0
+    )
+    places = [tokens - 1 for tokens in shape.tokens]
+    world = World(
+        heads=heads, size=shape.head_dim, spec=shape.spec, places=places, dtype=dtype, seed=shape.seed
+    )  # fmt: skip
+    launch_is_right(world, where, host=True)
+
+
+@KINDS
+@CASES
+def test_copied_blocks_of_any_shape(shape: Shape, dtype: torch.dtype) -> None:
+    """In any order, to the bit; what is not listed stays as it was."""
+    size, stream = (2, shape.block, shape.head_dim), torch.Generator().manual_seed(shape.seed)
+    source = torch.randn(7, *size, generator=stream).to(dtype)
+    listed = torch.randperm(7, generator=stream)[:4].int()
+    places = torch.randperm(9, generator=stream)[:4].int()
+    target = torch.full((9, *size), NAN, dtype=dtype, device=DEVICE)
+    want = target.cpu()
+    want[places.long()] = source[listed.long()]
+    gather_blocks(
+        source.pin_memory() if ON_GPU else source, target, listed.to(DEVICE), places.to(DEVICE),
+        torch.tensor([4], dtype=torch.int32, device=DEVICE),
+    )  # fmt: skip
+    torch.testing.assert_close(target.cpu(), want, rtol=0, atol=0, equal_nan=True)
