@@ -254,6 +254,7 @@ class GpuSession(LastStep):
             logits = torch.empty(0)
             machinery.reserve({place: stop})
             self._half.catch_up(row, start, lambda layer, first: machinery.tiers.read(place, layer, first, start)[0])
+            self._half.bound.row_reads(row, start)
             observe, attend = self._half.observer(row), self._attention(row, mode)
             for offset in range(0, ids.numel(), chunk):
                 part = ids[offset : offset + chunk].to(machinery.device)
