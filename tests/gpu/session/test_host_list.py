@@ -68,7 +68,7 @@ class Driver:
         there, here, sizes, count, *_, one, stream = given
         assert one == 1
         told = [(ctypes.c_int64 * count).from_address(address)[:] for address in (there, here, sizes)]
-        self.calls.append((*told, stream))  # type: ignore[arg-type]
+        self.calls.append((*told, stream))
         return self._code
 
 
