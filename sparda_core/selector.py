@@ -181,6 +181,12 @@ class BoundSelector(abc.ABC):
     def row_forked(self, source: int, copy: int) -> None:  # noqa: B027
         """Row `copy` starts as a copy of `source`."""
 
+    def row_reads(self, row: int, tokens: int) -> None:  # noqa: B027
+        """Row `row` of `tokens` tokens begins to read a prompt; `row_cropped(row, tokens)` takes back one cut short.
+
+        What follows then must be as if the prompt had not begun.
+        """
+
     def row_cropped(self, row: int, tokens: int) -> None:  # noqa: B027
         """Row `row` was cut to its first `tokens` tokens."""
 

@@ -15,6 +15,7 @@ from sparda_core.runtimes.snapshot import RowSnapshot
 from sparda_core.shapes import ModelShape
 
 _Made = TypeVar("_Made")
+_IN_A_STEP = "session is in the middle of a step; wait until it has ended"
 
 
 class RowSession(Session):
@@ -31,8 +32,7 @@ class RowSession(Session):
     @property
     def rows(self) -> tuple[int, ...]:
         """Row ids, in batch order."""
-        if not self._closed:
-            self._check_open()  # what is still to be undone may concern them
+        self._finish_undoing()  # which may concern them
         return tuple(self._lengths)
 
     def length(self, row: int) -> int:
@@ -65,9 +65,10 @@ class RowSession(Session):
         """Wait for what runs and give memory back; closing twice is allowed, and ends what an interrupt cut short."""
         if self._released:
             return
-        if not self._closed:
-            self._check_idle()
-        self._closed = True
+        if self._working:
+            raise SpardaError(_IN_A_STEP)
+        # Not undone first: no row is left for it, and on a device that has failed it would fail for ever.
+        self._closed, self._undoes = True, None
         self._lengths.clear()
         self._release()
         self._released = True
@@ -105,7 +106,11 @@ class RowSession(Session):
     def _check_open(self) -> None:
         if self._closed:
             raise SpardaError("session is closed; open a new one")
-        if self._undoes is not None and not self._working:  # undoing was interrupted, too
+        self._finish_undoing()
+
+    def _finish_undoing(self) -> None:
+        """Undo what was interrupted where its undoing was, too."""
+        if self._undoes is not None and not self._working:
             try:
                 self._working = True
                 self._undo()
@@ -116,7 +121,7 @@ class RowSession(Session):
         """What changes rows must not be called by an observer, nor from another thread, while a step runs."""
         self._check_open()
         if self._working:
-            raise SpardaError("session is in the middle of a step; wait until it has ended")
+            raise SpardaError(_IN_A_STEP)
 
     def _check_row(self, row: int) -> None:
         self._check_open()

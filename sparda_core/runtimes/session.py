@@ -205,6 +205,7 @@ class CpuSession(RowSession):
 
         def read() -> torch.Tensor:
             logits = torch.empty(0)
+            self._bound.row_reads(row, start)
             self._tiers.reserve([(row, stop)])
             for offset in range(0, len(tokens), chunk):
                 state = self._chunk(row, ids[offset : offset + chunk], start + offset)

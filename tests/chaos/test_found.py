@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparda_core.compose import compose
 from sparda_core.errors import CapacityError, LaneError, SpardaError
 from sparda_core.files import write_whole
 from sparda_core.runtimes.block_store import BlockStore
@@ -22,8 +23,11 @@ from sparda_core.runtimes.rows import RowTable
 from sparda_core.runtimes.session import CpuSession
 from sparda_core.runtimes.slot_pool import SlotPool
 from sparda_core.runtimes.tiers import Tiers
+from sparda_core.selectors.infinigen import InfiniGen
+from sparda_core.selectors.tensors.infinigen import BoundInfiniGen
+from sparda_core.selectors.tensors.partial_keys import TokenScorer
 from sparda_core.selectors.tensors.row_buffer import RowBuffer
-from tests.agreement.worlds import SPEC, TOKENS
+from tests.agreement.worlds import MODEL, SPEC, TOKENS
 from tests.chaos.cuts import Cut
 from tests.chaos.story import PAIRS, opened
 
@@ -229,6 +233,54 @@ def test_what_was_to_be_undone_and_was_interrupted_as_well_is_undone_by_the_next
                 session.prefill(0, TOKENS[:40])
         assert session.length(0) == 60
         assert session.used_bytes == bytes_before
+        got, want = (each.decode({0: 5}).logits for each in (session, calm))
+        assert torch.equal(got, want)
+
+
+def test_a_session_that_cannot_undo_what_failed_closes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise MemoryError
+
+    session = opened(*PREFETCH)
+    assert session._lane is not None
+    filled(session, 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuSession, "_commit", refused)
+        patch.setattr(CpuSession, "_cut", refused)
+        with pytest.raises(MemoryError):
+            session.prefill(0, TOKENS[:40])
+        with pytest.raises(MemoryError):
+            session.length(0)
+        session.close()
+    assert not session._lane._worker.alive
+    assert session.rows == ()
+
+
+@pytest.mark.parametrize("chunk", [7, 40])
+def test_a_prompt_that_goes_on_within_a_block_and_is_cut_short_can_be_read_again(chunk: int) -> None:
+    """Its beginning is in the block that the last prompt left unfinished, whose queries count, too."""
+    method = InfiniGen(channels=2, calibration_tokens=2 * SPEC.block)
+    one = compose(MODEL, method, "offload-prefetch", spec=SPEC, page_blocks=2, threads=1)
+
+    def cut(done: int) -> None:
+        if done >= 21:
+            raise Cut
+
+    with one.open_cpu() as session, one.open_cpu() as calm:
+        for each in (session, calm):
+            filled(each, 3 * SPEC.block + SPEC.block // 2)
+        with pytest.raises(Cut):
+            session.prefill(0, TOKENS[60:100], chunk=chunk, progress=cut)
+        counted = []
+        for each in (session, calm):
+            each.prefill(0, TOKENS[60:100], chunk=chunk)
+            bound = each._bound
+            assert isinstance(bound, BoundInfiniGen)
+            assert isinstance(bound.scorer, TokenScorer)
+            prompt = bound.scorer._of(0, 1).prompt
+            assert prompt is not None
+            counted.append(prompt.counted)
+        assert counted[0] == counted[1] == 64, "queries of eight whole blocks, three of them the first prompt's"
         got, want = (each.decode({0: 5}).logits for each in (session, calm))
         assert torch.equal(got, want)
 

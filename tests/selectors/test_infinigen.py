@@ -200,6 +200,35 @@ def test_the_block_that_a_crop_cut_does_not_count_when_it_is_filled_again(kept: 
     torch.testing.assert_close(kept_by(drive, 150), want)
 
 
+@pytest.mark.parametrize("stop", [101, 112, 130, 150])
+def test_a_prompt_that_is_taken_back_costs_no_part_of_a_block(stop: int) -> None:
+    """A row of 100 tokens ends within a block, the rest of which the prompt brings."""
+    world = World.random()
+    drive = Drive(InfiniGen(channels=CHANNELS, calibration_tokens=32), world)
+    drive.prefill(0, 100)
+    drive.bound.row_reads(0, 100)
+    drive.prefill(world.splice(0, 1, 100), stop, start=100, row=0)
+    drive.bound.row_cropped(0, 100)
+    drive.prefill(0, 150, start=100)
+    assert torch.equal(kept_by(drive, 150), kept_by(_read(world, 0, 150), 150))
+
+
+def test_what_a_prompt_began_with_is_not_that_of_a_row_cropped_further_and_filled_again() -> None:
+    world = World.random()
+    drive = Drive(InfiniGen(channels=CHANNELS, calibration_tokens=32), world)
+    drive.prefill(0, 100)
+    drive.bound.row_reads(0, 100)
+    drive.bound.row_cropped(0, 40)
+    other = world.splice(0, 1, 40)
+    drive.prefill(other, 120, start=40, row=0)
+    drive.bound.row_cropped(0, 100)
+    counted = [*range(32), *range(48, 96)]
+    want = partial_projection(
+        queries_of(world, other, 120)[:, counted], kv_heads=SHAPE.kv_heads, channels=CHANNELS, rotated_by=32
+    )
+    torch.testing.assert_close(kept_by(drive, 100), want)
+
+
 def test_a_fork_and_its_source_read_on_apart() -> None:
     world = World.random()
     drive = Drive(InfiniGen(channels=CHANNELS, calibration_tokens=32), world)

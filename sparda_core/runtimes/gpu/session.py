@@ -32,7 +32,6 @@ from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.planner import check_mode
 from sparda_core.runtimes.snapshot import RowSnapshot
-from sparda_core.runtimes.to_the_end import to_the_end
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, check_integer
 
@@ -135,8 +134,8 @@ class GpuSession(LastStep):
         """Give a row's memory back. The row of the last place moves into the place that becomes free."""
         self._check_idle()
         self._check_row(row)
-        place, last = self._place[row], len(self._place) - 1
-        self._work(lambda: to_the_end(self._leave, row, place, last))
+        leave = functools.partial(self._leave, row, self._place[row], len(self._place) - 1)
+        self._work(leave, undo=leave)  # to its end: half of it done would help nobody
 
     def _leave(self, row: int, place: int, last: int) -> None:
         """Empty the place of a row, and bring the row of the last place there; may be done again."""
@@ -161,15 +160,8 @@ class GpuSession(LastStep):
         self._check_idle()
         self._check_cut(row, tokens)
         self._drawn.discard(row)
-
-        def cut() -> None:
-            try:
-                self._cut(row, tokens)
-            except BaseException:  # as in `retire`
-                self._cut(row, tokens, again=True)
-                raise
-
-        self._work(cut)
+        cut = functools.partial(self._cut, row, tokens)
+        self._work(cut, undo=functools.partial(cut, again=True))  # as in `retire`
 
     def set_budget(self, budget: int) -> None:
         """Change the budget from the next step on. Memory is taken anew and every row read into it, with empty
@@ -217,7 +209,13 @@ class GpuSession(LastStep):
 
     def _take(self, place: int, work: Callable[[], int]) -> int:
         """The row that `work` puts into a free place. Whatever interrupts it, the place is free again."""
-        return self._work(work, taken=place)
+        return self._work(work, undo=functools.partial(self._give_up, place))
+
+    def _give_up(self, place: int) -> None:
+        for row in [row for row, held in self._place.items() if held == place]:
+            self._unlist(row)
+            del self._place[row]
+        self._machinery.vacate(place)
 
     def _seat(self, place: int, tokens: int) -> int:
         row = self._next_row
@@ -227,7 +225,7 @@ class GpuSession(LastStep):
         return row
 
     def _cut(self, row: int, tokens: int, *, again: bool = False) -> None:
-        """`again`: it was cut short, and what was learnt of the row may have been handed over or not."""
+        """`again`: something was cut short, and what was learnt of the row may have been handed over or not."""
         self._lengths[row] = tokens
         relearnt = self._half.cropped(row, tokens) or (again and self._half.knows(row, tokens))
         self._machinery.crop(self._place[row], tokens)
@@ -256,6 +254,7 @@ class GpuSession(LastStep):
             logits = torch.empty(0)
             machinery.reserve({place: stop})
             self._half.catch_up(row, start, lambda layer, first: machinery.tiers.read(place, layer, first, start)[0])
+            self._half.bound.row_reads(row, start)
             observe, attend = self._half.observer(row), self._attention(row, mode)
             for offset in range(0, ids.numel(), chunk):
                 part = ids[offset : offset + chunk].to(machinery.device)
@@ -395,12 +394,18 @@ class GpuSession(LastStep):
         self._machinery.close()
 
     def _work(
-        self, work: Callable[[], _Made], before: Mapping[int, int] | None = None, *, taken: int | None = None
-    ) -> _Made:
+        self, work: Callable[[], _Made], before: Mapping[int, int] | None = None,
+        *, undo: Callable[[], None] = lambda: None,
+    ) -> _Made:  # fmt: skip
         """What `work` returns, issued to the compute lane. Whatever interrupts it, the rows in `before` are as they
-        were, and the place `taken` is free.
+        were, and `undo` is done, to its end.
         """
-        put_back = functools.partial(self._put_back, before or {}, taken)
+
+        def put_back() -> None:
+            self._machinery.lanes.settle()
+            self._put_back(before or {})
+            undo()
+
         return self._as_a_whole(lambda: self._issued(work), lambda: self._issued(put_back))
 
     def _issued(self, work: Callable[[], _Made]) -> _Made:
@@ -408,19 +413,13 @@ class GpuSession(LastStep):
         with short_of_memory(self._machinery.capacity):
             return in_inference(lambda: lanes.step(work))
 
-    def _put_back(self, before: Mapping[int, int], taken: int | None) -> None:
-        self._machinery.lanes.settle()
+    def _put_back(self, before: Mapping[int, int]) -> None:
         for row, tokens in before.items():
             if self._lengths[row] != tokens:  # the step was made, and is undone
                 self._drawn.discard(row)
                 self._stepped.pop(row, None)
-            self._cut(row, tokens)
+            self._cut(row, tokens, again=True)
             self._machinery.settle_row(self._place[row], tokens, stale_from=0)
-        if taken is not None:
-            for row in [row for row, held in self._place.items() if held == taken]:
-                self._unlist(row)
-                del self._place[row]
-            self._machinery.vacate(taken)
 
 
 def _keys_of(snapshot: RowSnapshot) -> Callable[[int, int], torch.Tensor]:

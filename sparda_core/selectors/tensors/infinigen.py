@@ -39,6 +39,10 @@ class BoundInfiniGen(ScoredSelector):
         """What is known of the source is known of the copy."""
         self.scorer.row_forked(source, copy)
 
+    def row_reads(self, row: int, tokens: int) -> None:
+        """Keep what is known, in case the prompt is taken back."""
+        self.scorer.row_reads(row, tokens)
+
     def row_cropped(self, row: int, tokens: int) -> None:
         """Forget what came after the first `tokens` tokens."""
         self.scorer.row_cropped(row, tokens)

@@ -23,17 +23,23 @@ class _RowLayer:
     seen        tokens observed, from position 0 on without a gap
     projection  [Hk, D, w], what keys and proxy queries are multiplied by; None where it, and with it every partial
                 key, must be made (again) before use
+    begun       (tokens, prompt) when the last prompt began: a crop to there loses no part of a block
     """
 
     prompt: PromptStrength | None = None
     seen: int = 0
     projection: torch.Tensor | None = None
+    begun: tuple[int, PromptStrength] | None = None
 
     def crop(self, tokens: int) -> None:
-        """Forget what came after the first `tokens` tokens."""
-        self.seen = min(self.seen, tokens)
-        if self.prompt is not None:
+        """Forget what came after the first `tokens` tokens; may be done again where it was interrupted."""
+        if self.begun is not None and self.begun[0] == tokens:
+            self.learn(self.begun[1])
+        elif self.prompt is not None:
             self.learn(self.prompt.cropped(tokens))
+        if self.begun is not None and self.begun[0] > tokens:
+            self.begun = None
+        self.seen = min(self.seen, tokens)
 
     def learn(self, prompt: PromptStrength) -> None:
         """Take over another prompt; the projection goes where it was made from other queries."""
@@ -49,8 +55,8 @@ class TokenScorer(ProxyScorer):
     The projection is a pure function of the queries that the row read, see PromptStrength: it is made when it is
     first wanted, and again after another prompt or a crop changed those queries. So neither the chunking of a prompt
     nor batch neighbours matter, and a cropped row is as one that never was longer. What a row reads in a block that
-    a crop cut does not count. A row that never had a prompt keeps its first dimensions, unskewed; so do all rows
-    where `calibration_tokens` is 0.
+    a crop cut does not count, unless the crop takes back the last prompt and no more. A row that never had a prompt
+    keeps its first dimensions, unskewed; so do all rows where `calibration_tokens` is 0.
     """
 
     def __init__(self, *, kv_heads: int, channels: int, first_layer: int, calibration_tokens: int) -> None:
@@ -112,6 +118,12 @@ class TokenScorer(ProxyScorer):
             self._state[copy, layer] = attrs.evolve(self._state[row, layer])
         for buffer in self._partial.values():
             buffer.copy(source, copy)
+
+    def row_reads(self, row: int, tokens: int) -> None:
+        """Keep what is known of the row, in case the prompt is taken back."""
+        for (held, _), state in self._state.items():
+            if held == row:
+                state.begun = None if state.prompt is None else (tokens, state.prompt)
 
     def row_cropped(self, row: int, tokens: int) -> None:
         """Cut what is known of the row to its first `tokens` tokens."""

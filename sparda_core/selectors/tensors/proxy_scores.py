@@ -25,6 +25,9 @@ class ProxyScorer(abc.ABC):
     def row_forked(self, source: int, copy: int) -> None:  # noqa: B027
         """Row `copy` starts as a copy of `source`."""
 
+    def row_reads(self, row: int, tokens: int) -> None:  # noqa: B027
+        """Row `row` of `tokens` tokens begins to read a prompt."""
+
     def row_cropped(self, row: int, tokens: int) -> None:  # noqa: B027
         """Row `row` was cut to its first `tokens` tokens."""
 

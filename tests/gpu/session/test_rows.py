@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from sparda_core.errors import CapacityError, ConfigError, RowError, SpardaError
 from sparda_core.plan import Op
@@ -227,6 +228,46 @@ def test_a_crop_of_what_was_decoded_that_is_interrupted_is_done_again(monkeypatc
         with pytest.raises(KeyboardInterrupt):
             pair.gpu.crop(row, 41)
         pair.cpu.crop(row, 41)
+        pair.steps(1)
+
+
+def test_a_prompt_that_is_taken_back_in_two_attempts_leaves_dimensions_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is cut short after its dimensions were handed over, and so is what takes it back."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Pair("infinigen", "offload-prefetch", selector_options={"channels": 2}, places=1) as pair:
+        row = pair.add(prompt(40))
+        scorer = pair.gpu.machinery.half._scorer  # type: ignore[attr-defined]
+        before = scorer._projection.clone()
+        with monkeypatch.context() as patch:
+            for name in ("sample_first", "crop"):
+                patch.setattr(pair.gpu.machinery, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pair.gpu.prefill(row, prompt(60, seed=5))
+        assert not torch.equal(scorer._projection, before)
+        assert pair.gpu.length(row) == 40
+        assert torch.equal(scorer._projection, before)
+        pair.steps(1)
+
+
+@pytest.mark.parametrize("name", ["move", "vacate"])
+def test_a_row_that_goes_in_two_attempts_is_gone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Pair("query", "offload-sync", places=2) as pair:
+        gone, kept = pair.add(prompt(20)), pair.add(prompt(40))
+        with monkeypatch.context() as patch:
+            patch.setattr(pair.gpu.machinery, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pair.gpu.retire(gone)
+        pair.cpu.retire(gone)
+        assert pair.gpu.rows == (kept,)
+        assert pair.gpu.used_bytes["host"] == pair.cpu.used_bytes["host"]
         pair.steps(1)
 
 
