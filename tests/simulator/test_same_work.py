@@ -120,7 +120,9 @@ class Deepening(Query):
 class Mistaken(Deepening):
     """The same, marked as if it did not."""
 
-    score_work = layers_alike(lambda self, op, facts, context: Deepening.score_work(self, op, facts, context))
+    @layers_alike
+    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        return super().score_work(op, facts, context)
 
 
 def scored(selector: Selector) -> list[float]:
