@@ -60,6 +60,14 @@ class Selector(abc.ABC):
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Work of one of its own operations."""
 
+    def tells_apart(self, op: Op, facts: StepFacts, context: WorkContext) -> tuple[object, ...] | None:
+        """What tells the work of two of its operations of one kind apart, within one step.
+
+        Two for which this is equal have equal work under the same facts, so that a prediction works it out once.
+        None: nothing is known, and every operation is asked for its own.
+        """
+        return None
+
     def check(self, shape: ModelShape, spec: BlockSpec) -> None:  # noqa: B027
         """Raise ConfigError where this method cannot serve models of this shape, or this cut."""
 

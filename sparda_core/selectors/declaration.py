@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
+from typing import TypeVar
 
 import attrs
 
@@ -15,6 +17,21 @@ from sparda_core.work import Work, WorkContext
 #: Kinds of a method that scores every block and keeps the best.
 SCORE, SELECT = "score", "select"
 
+T = TypeVar("T", bound=Callable[..., Work])
+
+
+def layers_alike(method: T) -> T:
+    """Mark `work` or `score_work`: within a step layers differ by how early they know and where they lie, if at all.
+
+    The mark is the method's own. A subclass that states other work has no mark unless it sets one.
+    """
+    method.__dict__["layers_alike"] = True
+    return method
+
+
+def _marked(method: Callable[..., Work]) -> bool:
+    return method.__dict__.get("layers_alike", False) is True
+
 
 class ScoringDeclaration(Selector):
     """Scores, then selects, in every layer and phase. Narrow hook: `score_work`."""
@@ -23,6 +40,7 @@ class ScoringDeclaration(Selector):
         """`score`, then `select`."""
         return (SCORE, SELECT)
 
+    @layers_alike
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Work of `score` or `select`; raises PlanError for another kind."""
         if op.kind == SCORE:
@@ -31,6 +49,15 @@ class ScoringDeclaration(Selector):
             return self._select_work(op, facts, context)
         raise unknown_kind(self, op)
 
+    def tells_apart(self, op: Op, facts: StepFacts, context: WorkContext) -> tuple[object, ...] | None:
+        """How early a layer knows and whether it is offloaded, where the methods that state its work are marked."""
+        own = type(self)
+        stated = {SCORE: own.score_work, SELECT: own._select_work}.get(op.kind)  # noqa: SLF001 -- its own class
+        if stated is None or not (_marked(own.work) and _marked(stated)):
+            return None
+        return op.layer - op.source, op.layer >= context.resident_layers
+
+    @layers_alike
     def _select_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """In decode an offloaded layer's diff chooses along, in its own launch."""
         from sparda_core.kernels.topk.work import work

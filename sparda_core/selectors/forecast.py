@@ -10,7 +10,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
 from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector
-from sparda_core.selectors.declaration import ScoringDeclaration
+from sparda_core.selectors.declaration import ScoringDeclaration, layers_alike
 from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.work import Work, WorkContext
 
@@ -36,6 +36,7 @@ class Forecast(ScoringDeclaration):
     def _counts_layers(self, attribute: attrs.Attribute[int], value: Any) -> None:
         check_integer("lead", value, 0)
 
+    @layers_alike
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Hk heads, one pass over the entries."""
         from sparda_core.kernels.score_forecast.work import work

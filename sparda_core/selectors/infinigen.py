@@ -10,7 +10,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op, Phase
 from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes
-from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration, own_query_bytes
+from sparda_core.selectors.declaration import SCORE, SELECT, ScoringDeclaration, layers_alike, own_query_bytes
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
 
@@ -71,6 +71,7 @@ class InfiniGen(ScoringDeclaration):
         """`proxy`, `score`, `select` where a layer early; else as query-driven selection."""
         return (PROXY, SCORE, SELECT) if lead and phase is Phase.DECODE else (SCORE, SELECT)
 
+    @layers_alike
     def work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """`proxy` is one matrix product with the target's query weights, and what makes a few channels of it."""
         if op.kind != PROXY:
@@ -80,6 +81,7 @@ class InfiniGen(ScoringDeclaration):
         query = query_work(facts.rows * facts.new_tokens, context)
         return query if self.scoring != "token" else _with_channels(query, facts, context, self.channels)
 
+    @layers_alike
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Of the scoring chosen; own-query scoring where the operation runs in its own layer."""
         if self.scoring == "entry-softmax" or op.source == op.layer:

@@ -9,7 +9,7 @@ import attrs
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Op
 from sparda_core.selector import BoundSelector, DeviceRoom, DeviceSelector, DeviceSizes
-from sparda_core.selectors.declaration import ScoringDeclaration, own_query_bytes
+from sparda_core.selectors.declaration import ScoringDeclaration, layers_alike, own_query_bytes
 from sparda_core.shapes import BlockSpec, ModelShape
 from sparda_core.work import Work, WorkContext
 
@@ -25,6 +25,7 @@ class Query(ScoringDeclaration):
     name: ClassVar[str] = "query"
     lead = 0
 
+    @layers_alike
     def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
         """Hq heads; in decode one pass over the entries, else two."""
         from sparda_core.kernels.score_query.work import work

@@ -200,7 +200,7 @@ def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> Wor
     seen: dict[tuple[object, ...], Work] = {}
     last: StepFacts | None = None
     holds = context.copy_ctas if plan.engine == "uva" else 0
-    # A selector may call an operation of its own by a name of the table: its layers need not be alike.
+    # A selector may call an operation of its own by a name of the table: what it says of its layers counts.
     own = declared_kinds(selector, plan)
 
     def work_of_op(op: Op, facts: StepFacts) -> Work:
@@ -208,8 +208,9 @@ def kernel_work(plan: StepPlan, context: WorkContext, selector: Selector) -> Wor
         if facts is not last:
             seen.clear()
             last = facts
-        known = op.kind not in own and op.layer < facts.selected.shape[0]
-        apart = tells_apart(op, facts, context) if known else None
+        apart = None
+        if op.layer < facts.selected.shape[0]:
+            apart = selector.tells_apart(op, facts, context) if op.kind in own else tells_apart(op, facts, context)
         key = None if apart is None else (op.kind, op.lane, *apart)
         work = None if key is None else seen.get(key)
         if work is None:

@@ -16,6 +16,7 @@ from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.runtimes.offload_sync import OffloadSync
 from sparda_core.runtimes.resident import Resident
 from sparda_core.selector import Selector
+from sparda_core.selectors.declaration import layers_alike
 from sparda_core.selectors.forecast import Forecast
 from sparda_core.selectors.infinigen import InfiniGen
 from sparda_core.selectors.query import Query
@@ -70,7 +71,7 @@ def test_layers_that_forecast_for_others_or_for_themselves_are_told_apart_at_eve
 
 
 def alone(op: Op, facts: StepFacts, of: WorkContext, selector: Selector, plan: StepPlan) -> Work:
-    work = work_of(op, facts, of, selector)
+    work = work_of(op, facts, of.under(plan), selector)
     holds = work.h2d_bytes and op.lane != Lane.COMPUTE
     return attrs.evolve(work, sms=3 if plan.engine == "uva" else 0) if holds else work
 
@@ -102,5 +103,46 @@ def test_a_selectors_own_operation_keeps_its_layers_apart_under_a_name_of_the_ta
     plan = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
     of = WorkContext(shape=SHAPE, spec=SPEC, copy_ctas=3)
     remembered, facts = kernel_work(plan, of, selector), uneven(3, plan, prefill=False)
-    staged = [remembered(op, facts).hbm_bytes for op in plan.ops if op.kind == "stage"]
-    assert staged == [1e6 * (1 + layer) for layer in range(SHAPE.layers)]
+    for kind in ("stage", "select"):
+        told = [remembered(op, facts).hbm_bytes for op in plan.ops if op.kind == kind]
+        assert told == [1e6 * (1 + layer) for layer in range(SHAPE.layers)]
+
+
+@attrs.frozen(kw_only=True)
+class Deepening(Query):
+    """A third party's `query` whose scoring grows from layer to layer."""
+
+    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        return Work(hbm_bytes=1e6 * (1 + op.layer), ctas=132)
+
+
+@attrs.frozen(kw_only=True)
+class Mistaken(Deepening):
+    """The same, marked as if it did not."""
+
+    @layers_alike
+    def score_work(self, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        return super().score_work(op, facts, context)
+
+
+def scored(selector: Selector) -> list[float]:
+    plan = OffloadSync(engine="uva").decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
+    remembered = kernel_work(plan, WorkContext(shape=SHAPE, spec=SPEC, copy_ctas=3), selector)
+    facts = uneven(3, plan, prefill=False)
+    return [remembered(op, facts).hbm_bytes for op in plan.ops if op.kind == "score"]
+
+
+def test_scoring_that_a_subclass_states_anew_is_asked_for_layer_by_layer() -> None:
+    own = [1e6 * (1 + layer) for layer in range(SHAPE.layers)]
+    assert scored(Deepening()) == own
+    assert scored(Mistaken()) != own, "the mark is what makes layers alike"
+    assert len(set(scored(Query()))) == 1
+
+
+def test_layers_of_built_in_scoring_are_worked_out_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    work = Query.work
+    counted = layers_alike(lambda self, op, *rest: (asked.append(op.kind), work(self, op, *rest))[1])
+    monkeypatch.setattr(Query, "work", counted)
+    scored(Query())
+    assert asked == ["score"]
