@@ -17,7 +17,7 @@ def share(value: float) -> str:
 
 def largest(report: Mapping[str, Any], modes: Sequence[str]) -> float:
     """Largest absolute error of cells in these modes, as a share; the fitted cell left out."""
-    return max(abs(row["error"]) for row in _judged(report) if row["mode"] in modes)
+    return max(abs(float(row["error"])) for row in _judged(report) if row["mode"] in modes)
 
 
 def sentence(found: Mapping[str, Any]) -> str:
