@@ -142,7 +142,12 @@ def test_scoring_that_a_subclass_states_anew_is_asked_for_layer_by_layer() -> No
 def test_layers_of_built_in_scoring_are_worked_out_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     work = Query.work
-    counted = layers_alike(lambda self, op, *rest: (asked.append(op.kind), work(self, op, *rest))[1])
+
+    @layers_alike
+    def counted(self: Query, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        asked.append(op.kind)
+        return work(self, op, facts, context)
+
     monkeypatch.setattr(Query, "work", counted)
     scored(Query())
     assert asked == ["score"]
