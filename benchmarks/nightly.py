@@ -1,4 +1,4 @@
-"""Property tests with many more examples than `make test` has time for, file by file, within a number of minutes.
+"""Tests that look harder, with more examples than `make test` has time for, file by file, within a number of minutes.
 
 usage: python -m benchmarks.nightly [WORD ...] [--minutes N] [--examples N] [--out FILE] [--resume] [--json]
 
@@ -34,6 +34,8 @@ OUT = ROOT / "benchmarks" / "results" / "nightly.json"
 PASSED, FAILED, STOPPED = "passed", "failed", "stopped"
 #: A file is given at least so long: collecting it and compiling what it needs takes a while.
 LEAST_S = 20.0
+#: What a file imports that looks harder under the profile.
+_HARDER = re.compile(r"^from (hypothesis|tests\.profiles) import", re.MULTILINE)
 _EXAMPLES = re.compile(r"- (\d+) passing")
 #: What pytest prints of tests that ended, a letter each.
 _LETTERS = re.compile(r"^[.sxXFE]+(?=\s|$)", re.MULTILINE)
@@ -66,10 +68,13 @@ class Outcome:
 
 
 def property_files(words: Sequence[str] = (), root: Path = ROOT) -> list[str]:
-    """Files of tests that hypothesis drives, in order of names; with words, those whose path has one of them."""
+    """Files of tests that look harder under `nightly`, in order of names; with words, those whose path has one of them.
+
+    They are driven by hypothesis, here or in sparda_core/testing, or try every moment of a call rather than some.
+    """
     files = [
         path.relative_to(root).as_posix() for path in sorted((root / "tests").rglob("test_*.py"))
-        if re.search(r"^from hypothesis", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if _HARDER.search(path.read_text(encoding="utf-8"))
     ]  # fmt: skip
     chosen = [file for file in files if not words or any(word in file for word in words)]
     if not chosen:

@@ -18,6 +18,7 @@ class Work:
 
     flops       floating point operations, a multiply-add counted as two
     hbm_bytes   device memory read and written
+    passed_bytes  those of hbm_bytes that one launch of the operation writes and the next one reads, counted twice
     h2d_bytes   moved up the link, host to device
     d2h_bytes   moved down the link
     pieces      separate transfers that make up h2d_bytes or d2h_bytes
@@ -34,6 +35,7 @@ class Work:
 
     flops: float = 0.0
     hbm_bytes: float = 0.0
+    passed_bytes: float = 0.0
     h2d_bytes: float = 0.0
     d2h_bytes: float = 0.0
     pieces: int = 0

@@ -6,6 +6,8 @@ import hypothesis
 
 #: Profile -> examples of a test that names none (tests/conftest.py registers them).
 EXAMPLES = {"dev": 25, "ci": 50, "nightly": 1000}
+#: Whether chaos tests try every moment, not some.
+NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
 
 
 def share(examples: int) -> int:

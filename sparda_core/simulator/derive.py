@@ -28,6 +28,8 @@ REQUIRED = {
 #: Number -> the number of the same profile that it is a share of.
 SHARES = {
     ("memory", "kernel_bytes_per_s"): ("memory", "hbm_bytes_per_s"),
+    ("kernels", "score_bytes_per_s"): ("memory", "hbm_bytes_per_s"),
+    ("kernels", "attend_bytes_per_s"): ("memory", "hbm_bytes_per_s"),
     ("uva", "ceiling_bytes_per_s"): ("link", "h2d_bytes_per_s"),
     ("copy_engine", "whole_bytes_per_s"): ("link", "h2d_bytes_per_s"),
 }
@@ -38,6 +40,9 @@ CARRIED = {
     "launch": ("step_s", "list_s", "segment_s"),
     "kernels": (
         "score_s", "select_s", "diff_s", "attend_s", "product_s", "project_s", "output_s", "mlp_s", "head_s",
+        "embed_s", "turn_s", "attend_round_s", "select_searched", "diff_searched", "score_passed", "score_ramp_s",
+        "attend_ramp_s", "attend_rows", "select_rows", "diff_rows", "project_rows", "output_rows", "mlp_rows",
+        "head_rows", "proxy_rows",
     ),
     "uva": (
         "in_flight_bytes", "round_trip_s", "repeated_round_trip_s", "cta_bytes_per_s", "beside_bytes_per_s",
@@ -61,14 +66,20 @@ def completed(table: Mapping[str, Any]) -> Table:
     full = {name: dict(part) if isinstance(part, Mapping) else part for name, part in table.items()}
     for section, names in CARRIED.items():
         for name in names:
-            if name in reference()[section]:
+            if name in reference()[section] and not _told(table, section):
                 _add(full, section, name, functools.partial(_carried, section, name))
     for (section, name), (of_section, of) in SHARES.items():
-        _add(full, section, name, functools.partial(_share, full, section, name, of_section, of))
+        if name in reference()[section] and not _told(table, section):
+            _add(full, section, name, functools.partial(_share, full, section, name, of_section, of))
     _add(full, "memory", "host_bytes_per_s", functools.partial(_host, full))
     _add(full, "compute", "product_ctas", functools.partial(_product_ctas, full))
     _add(full, "copy_engine", "pieces", functools.partial(_pieces, full))
     return full
+
+
+def _told(table: Mapping[str, Any], section: str) -> bool:
+    """Whether a file tells all of a section where it tells anything: its kernels' numbers belong together."""
+    return section == "kernels" and bool(table.get(section))
 
 
 @functools.cache

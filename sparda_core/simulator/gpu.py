@@ -16,13 +16,13 @@ from sparda_core.simulator.gpu_parts import (
     Compute,
     CopyEngine,
     CpuGather,
-    Kernels,
     Launch,
     Link,
     Memory,
     Uva,
     pcie_payload,
 )
+from sparda_core.simulator.kernel_parts import Kernels
 from sparda_core.simulator.launches import LAUNCHES, default_launches, needs_host_list
 from sparda_core.simulator.profile import Grid, Price, Profile, moves
 from sparda_core.simulator.quantity import Basis, Quantity

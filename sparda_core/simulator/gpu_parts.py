@@ -88,37 +88,6 @@ class Launch:
     segment_s: Quantity | None = attrs.field(default=None, metadata={"unit": "s", "plausible": (1e-7, 1e-2)})
 
 
-def _own() -> Any:
-    """A number of `Kernels` that a profile may lack."""
-    return attrs.field(default=None, metadata={"unit": "s", "plausible": (1e-7, 1e-4), "zero": True})
-
-
-@attrs.frozen(kw_only=True)
-class Kernels:
-    """Seconds that one launch of a small kernel takes beyond its bytes, its FLOPs and its launch gap, by kind.
-
-    The way into its loads and out of its stores, and what it does one after the other in between: round trips of a
-    search for the k-th largest score, of a diff through its tables, partial results of attention. A kind without a
-    number here takes none. `product` is a launch of a vendor's library by itself, whatever operation it belongs to; of
-    project, output, mlp and head the mean over their launches, small kernels and products.
-    """
-
-    score_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
-    select_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
-    diff_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
-    attend_s: Quantity = number("s", 1e-7, 1e-4, zero=True)
-    product_s: Quantity | None = _own()
-    project_s: Quantity | None = _own()
-    output_s: Quantity | None = _own()
-    mlp_s: Quantity | None = _own()
-    head_s: Quantity | None = _own()
-
-    def of(self, kind: str) -> float:
-        """Of a launch of this kind of operation."""
-        own = getattr(self, f"{kind}_s", None)
-        return own.value if isinstance(own, Quantity) else 0.0
-
-
 @attrs.frozen(kw_only=True)
 class Link:
     """The host link. Rates are payload, one way; both_ways is each way with both busy.

@@ -56,9 +56,9 @@ def coordinates(op: Op, work: Work, plan: StepPlan, tokens: int, own_in_flight: 
 def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens: int) -> Price:
     """Price of an operation of the compute lane."""
     gap_s = profile.launch.graph_s.value
-    charges = (*_compute_charges(profile, work), *_link_charges(profile, op, work, plan))
+    charges = (*_compute_charges(profile, work, op.kind), *_link_charges(profile, op, work, plan))
     inner_s = max(0, work.launches - 1) * gap_s
-    own_s = work.launches * profile.kernels.of(op.kind) if profile.kernels else 0.0
+    own_s = _own_s(profile, work, op.kind, tokens)
     grid = _grid(profile, work, tokens) if charges else None
     return Price(
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
@@ -80,7 +80,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
     gap_s = profile.launch.graph_s.value
     charges = tuple(_link_charges(profile, op, work, plan))
     if not work.h2d_bytes + work.d2h_bytes:
-        charges = tuple(_compute_charges(profile, work))
+        charges = tuple(_compute_charges(profile, work, op.kind))
     by_engine = needs_host_list(plan.engine)
     gather = _copy_ctas(profile, op, work, tokens) if plan.engine == "uva" and work.h2d_bytes else None
     inner_s = max(0, work.launches - 1) * gap_s
@@ -166,24 +166,26 @@ def _grid(profile: GpuProfile, work: Work, tokens: int) -> Grid:
     return profile.product_grid(tokens)
 
 
-def _compute_charges(profile: GpuProfile, work: Work) -> list[Charge]:
+def _compute_charges(profile: GpuProfile, work: Work, kind: str = "") -> list[Charge]:
     """FLOPs and device memory, side by side.
 
     Where both take about as long, neither runs at its ceiling. A kernel takes all that device memory
     can give while its bytes move, and not only the share that it makes use of: so whatever else draws
     on the memory slows it.
     """
-    peak, kernel = profile.kernel_ceilings()
+    peak, usual = profile.kernel_ceilings()
+    kernel = profile.kernels.bytes_per_s(kind, usual) if profile.kernels else usual
     flops_cap = peak * (min(1.0, work.ctas / profile.sms) if work.ctas else 1.0)
     hbm_cap = min(kernel, work.ctas * work.cta_bytes_per_s) if work.ctas and work.cta_bytes_per_s else kernel
-    slower = _ridge(work.flops / flops_cap, work.hbm_bytes / hbm_cap, profile.compute.ridge_bend)
+    reads = profile.kernels.reads(kind, work) if profile.kernels else work.hbm_bytes
+    slower = _ridge(work.flops / flops_cap, reads / hbm_cap, profile.compute.ridge_bend)
     charges = []
     if work.flops:
         charges.append(Charge(label=FLOPS, size=work.flops, uses={"flops": 1.0}, cap=flops_cap / slower))
-    if work.hbm_bytes:
+    if reads:
         # A small grid that cannot fill the memory leaves the rest of it to others.
         uses = {"hbm": profile.memory.hbm_bytes_per_s.value / kernel * slower}
-        charges.append(Charge(label=HBM, size=work.hbm_bytes, uses=uses, cap=hbm_cap / slower))
+        charges.append(Charge(label=HBM, size=reads, uses=uses, cap=hbm_cap / slower))
     return charges
 
 
@@ -315,12 +317,24 @@ def engine_of(profile: GpuProfile, engine: str) -> Uva | CopyEngine | CpuGather:
 
 def alone_s(profile: GpuProfile, work: Work) -> float:
     """Seconds from a kernel of this work to the next of its kind in a graph, where the profile knows nothing of it."""
-    charges = _compute_charges(profile, work)
-    flows_s = max((charge.size / charge.cap for charge in charges), default=0.0)
-    return work.launches * profile.launch.graph_s.value + flows_s
+    return work.launches * profile.launch.graph_s.value + flows_s(profile, work)
 
 
-def kind_alone_s(profile: GpuProfile, work: Work, kind: str) -> float:
-    """The same where the profile knows what a launch of this kind takes by itself."""
-    own_s = profile.kernels.of(kind) if profile.kernels else 0.0
-    return alone_s(profile, work) + work.launches * own_s
+def kind_alone_s(profile: GpuProfile, work: Work, kind: str, tokens: int) -> float:
+    """The same where the profile knows what an operation of this kind takes by itself."""
+    own_s = _own_s(profile, work, kind, tokens, in_turn=False)
+    return work.launches * profile.launch.graph_s.value + flows_s(profile, work, kind) + own_s
+
+
+def _own_s(profile: GpuProfile, work: Work, kind: str, tokens: int, *, in_turn: bool = True) -> float:
+    """What an operation takes beyond its launches and its flows."""
+    kernels = profile.kernels
+    if kernels is None:
+        return 0.0
+    own_s = kernels.own_s(kind, work, tokens, in_turn=in_turn) + kernels.rounds_s(kind, work, profile.sms)
+    return own_s + kernels.begins_s(kind, flows_s(profile, work, kind))
+
+
+def flows_s(profile: GpuProfile, work: Work, kind: str = "") -> float:
+    """Seconds of a kernel's FLOPs and bytes with the device to itself."""
+    return max((charge.size / charge.cap for charge in _compute_charges(profile, work, kind)), default=0.0)

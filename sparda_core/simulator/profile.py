@@ -12,7 +12,7 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator.quantity import Basis, BendCurve, PieceCurve, Quantity, WaveShare
+from sparda_core.simulator.quantity import Basis, BendCurve, PieceCurve, Quantity, RowsCurve, WaveShare
 from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
@@ -217,7 +217,7 @@ class Profile(abc.ABC):
 def _bases(part: Any, prefix: str) -> Iterator[tuple[str, Basis]]:
     for field in attrs.fields(type(part)):
         value = getattr(part, field.name)
-        if isinstance(value, Quantity | WaveShare | BendCurve | PieceCurve):
+        if isinstance(value, Quantity | WaveShare | BendCurve | PieceCurve | RowsCurve):
             yield prefix + field.name, value.basis
         elif attrs.has(type(value)):
             yield from _bases(value, f"{prefix}{field.name}.")

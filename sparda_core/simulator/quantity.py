@@ -135,6 +135,31 @@ class WaveShare:
 
 
 @attrs.frozen(kw_only=True)
+class RowsCurve:
+    """Seconds by tokens: what an operation takes beyond the bytes, the FLOPs and the launches that its work states.
+
+    s  for each of `tokens`, >= 0
+    Linear in log2(1 + tokens); tokens outside the table take its nearest entry.
+    """
+
+    tokens: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
+    s: tuple[float, ...] = attrs.field(converter=_floats)
+    source: str = attrs.field(validator=_text)
+    basis: Basis = attrs.field(converter=_basis)
+
+    @s.validator
+    def _fits(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if len(value) != len(self.tokens) or any(not (math.isfinite(x) and x >= 0) for x in value):
+            raise ProfileError(f"s={list(value)} must hold one finite number >= 0 for each of tokens")
+        if self.tokens[0] < 0:
+            raise ProfileError(f"tokens={list(self.tokens)} must be >= 0")
+
+    def at(self, tokens: float) -> float:
+        """Seconds at `tokens` tokens."""
+        return _interpolate([math.log2(1 + t) for t in self.tokens], self.s, math.log2(1 + max(tokens, 0)))
+
+
+@attrs.frozen(kw_only=True)
 class PieceCurve:
     """Rate of many equal pieces, by the size of a piece.
 

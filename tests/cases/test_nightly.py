@@ -30,6 +30,8 @@ def test_files_of_property_tests_are_found_and_chosen_by_words() -> None:
     every = property_files()
     assert "tests/cases/test_files.py" in every
     assert "tests/cases/test_nightly.py" not in every
+    without_hypothesis = ("agreement/test_agreement", "testing/test_every_runtime", "chaos/test_interrupts")
+    assert {f"tests/{name}.py" for name in without_hypothesis} <= set(every)
     assert property_files(["cases/test_files"]) == ["tests/cases/test_files.py"]
     with pytest.raises(ConfigError, match="no file of property tests has nowhere"):
         property_files(["nowhere"])

@@ -7,7 +7,6 @@ these, so an error raised there unwinds as a real Ctrl-C would.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -21,8 +20,6 @@ PACKAGE = str(Path(sparda_core.__file__).parent)
 #: Events of a profiler after which signals are looked for, in the frame that the profiler is given.
 _MOMENTS = ("call", "c_return")
 Place = tuple[str, int]
-#: Whether every moment is tried, not some.
-NIGHTLY = os.environ.get("SPARDA_TEST_PROFILE") == "nightly"
 
 
 class Cut(KeyboardInterrupt):

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.cuts import NIGHTLY, Cut, Place, chosen, cut_at, moments
+from tests.chaos.cuts import Cut, Place, chosen, cut_at, moments
 from tests.chaos.signals import told_elsewhere
 from tests.chaos.story import ACTS, PAIRS, opened, plainly, retold
+from tests.profiles import NIGHTLY
 
 SIGNALS = "tests.chaos.signals"
 #: Moments tried of each act; nightly, every place of the code.
@@ -23,6 +24,8 @@ def places_of(selector: str, runtime: str, options: Mapping[str, Any]) -> dict[s
         return {name: moments(functools.partial(act, session)) for name, act in ACTS.items()}
 
 
+# A cut while a generator is thrown away: Python swallows it and says so.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("selector", "runtime", "options"), PAIRS)
 def test_an_interrupt_at_any_moment_leaves_a_call_made_or_not_and_the_session_goes_on(
     selector: str, runtime: str, options: dict[str, Any]
@@ -39,7 +42,6 @@ def test_an_interrupt_at_any_moment_leaves_a_call_made_or_not_and_the_session_go
             except BaseException as wrong:
                 where = {name: found[name][moment] for name, moment in spoilt.items()}
                 raise AssertionError(f"cut at {where}") from wrong
-    # What is cut while a generator is thrown away, Python swallows.
     assert failed > 0.9 * sum(map(len, tried.values()))
 
 

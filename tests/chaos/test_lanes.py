@@ -21,8 +21,8 @@ from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.link import LinkSchedule
 from sparda_core.runtimes.session import CpuSession
 from tests.agreement.worlds import TOKENS, pair
-from tests.chaos.cuts import NIGHTLY
 from tests.chaos.story import ACTS, PAIRS, Answer, State, opened, plainly, retold, told
+from tests.profiles import NIGHTLY
 from tests.storage.test_copy_lane import Clock
 
 OFFLOADED = [pair for pair in PAIRS if pair[1] != "resident"]
@@ -208,6 +208,8 @@ def test_nothing_is_written_any_more_once_a_call_has_failed(monkeypatch: pytest.
         patch.setattr(CopyJob, "run", late)
         patch.setattr(copy_lane, "_PIECE_BYTES", 1)
         session.decode(dict.fromkeys(session.rows, 3))  # its misses come: the next step has some, too
+        # The executor waits before it raises; that the session then drains its lane must not hide whether it did.
+        patch.setattr(session._lane, "drain", lambda: None)
         (attend,) = (step for step in session._executor._steps if step.op.name == "attend/1")
         patch.setattr(type(attend), "__setattr__", object.__setattr__)
         patch.setattr(attend, "run", cut)

@@ -15,10 +15,11 @@ from sparda_core.evaluate.study.run import run_study
 from sparda_core.whatif.grid import Grid
 from sparda_core.whatif.scenario import Scenario
 from sparda_core.whatif.study import run_grid
-from tests.chaos.cuts import NIGHTLY, chosen, cut_at, moments
+from tests.chaos.cuts import chosen, cut_at, moments
 from tests.chaos.full_disk import open_files
 from tests.distill.toy import toy_config, toy_model, toy_stream
 from tests.evaluate.test_study_run import rows_of, study, timeless
+from tests.profiles import NIGHTLY
 
 #: Moments that each run is cut at.
 MOST = 2000 if NIGHTLY else 5

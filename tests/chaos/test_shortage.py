@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sparda_core.errors import CapacityError
-from tests.chaos.cuts import NIGHTLY, Place, chosen
+from tests.chaos.cuts import Place, chosen
 from tests.chaos.shortage import refused, sites
 from tests.chaos.story import ACTS, PAIRS, opened, plainly, retold
+from tests.profiles import NIGHTLY
 
 #: Allocations refused of each act; nightly, every place of the code that makes one.
 MOST = 10_000 if NIGHTLY else 4

@@ -98,10 +98,12 @@ def test_attention_counts_the_tokens_that_a_real_selection_shows(lengths: list[i
     moved = 2 * positions.numel() * SHAPE.q_heads * SHAPE.head_dim
     work = _work(Kind.ATTEND, facts)
     assert work.flops == 4 * int(shown.sum()) * SHAPE.group * SHAPE.head_dim
-    assert work.hbm_bytes == 2 * int(shown.sum()) * SHAPE.head_dim * 4 + moved * 7
+    assert work.hbm_bytes - work.passed_bytes == 2 * int(shown.sum()) * SHAPE.head_dim * 4 + moved * 7
     # In decode lists are cut into pieces: tests/gpu/attend/test_work.py.
     queries = positions.numel() * SHAPE.kv_heads
     assert work.ctas == queries or (new_tokens == 1 and work.ctas > queries)
+    pieces = work.ctas if work.ctas > queries else 0
+    assert work.passed_bytes == 2 * 4 * pieces * SHAPE.group * (SHAPE.head_dim + 2)
 
 
 @given(lengths=row_lengths, new_tokens=st.sampled_from([2, 8]))

@@ -165,7 +165,7 @@ class Machine:
         }  # fmt: skip
 
     def _us(self, kernel: str, rows: int) -> float:
-        return 1e6 * kind_alone_s(self.profile, work_of(kernel, rows), KINDS.get(kernel, "none"))
+        return 1e6 * kind_alone_s(self.profile, work_of(kernel, rows), KINDS.get(kernel, "none"), rows)
 
     def _kernels(self) -> list[Row]:
         return [

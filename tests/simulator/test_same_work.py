@@ -49,8 +49,8 @@ def test_work_by_memory_is_the_work_that_each_operation_has(
     else:
         plan = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
     of = WorkContext(
-        shape=SHAPE, spec=SPEC, copy_ctas=3, forecast="forecast" in selector.needs, resident_layers=plan.resident_layers
-    )
+        shape=SHAPE, spec=SPEC, copy_ctas=3, forecast="forecast" in selector.needs
+    ).under(plan)  # fmt: skip
     remembered = kernel_work(plan, of, selector)
     for seed in seeds:
         facts = uneven(seed, plan, prefill=prefill)
@@ -63,8 +63,8 @@ def test_layers_that_forecast_for_others_or_for_themselves_are_told_apart_at_eve
     runtime, selector = OffloadPrefetch(engine="uva"), Forecast(lead=lead)
     plan = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
     of = WorkContext(
-        shape=SHAPE, spec=SPEC, copy_ctas=3, forecast=True, forecast_lead=lead, resident_layers=plan.resident_layers
-    )
+        shape=SHAPE, spec=SPEC, copy_ctas=3, forecast=True, forecast_lead=lead
+    ).under(plan)  # fmt: skip
     remembered, facts = kernel_work(plan, of, selector), uneven(3, plan, prefill=False)
     for op in plan.ops:
         assert remembered(op, facts) == alone(op, facts, of, selector, plan)
@@ -79,7 +79,7 @@ def alone(op: Op, facts: StepFacts, of: WorkContext, selector: Selector, plan: S
 def test_a_layer_that_is_told_from_the_others_would_be_missed_if_it_were_not(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, selector = PAIRS[2]
     plan = runtime.decode_plan(shape=SHAPE, spec=SPEC, selector=selector)
-    of = WorkContext(shape=SHAPE, spec=SPEC, copy_ctas=3, forecast=True, resident_layers=plan.resident_layers)
+    of = WorkContext(shape=SHAPE, spec=SPEC, copy_ctas=3, forecast=True).under(plan)
     monkeypatch.setattr(
         "sparda_core.kernels.work_table.tells_apart", lambda op, *_: () if op.kind == Kind.FETCH else None
     )

@@ -20,15 +20,11 @@ CELLS: dict[str, dict[str, Any]] = {
     for row in json.loads(RESULTS.read_text())["rows"]
     if all(row[name] == value for name, value in KNOWN.items())
 }
-#: How far off, as a share, where it is more than a twentieth. Attention to everything reads at 4.57 TB/s where the
-#: kernels of a step together are given 4.26. Where copies nearly hide, what they draw beside each kernel decides.
+#: How far off, as a share, where it is more than a twentieth. Attention to everything read at 4.62 TB/s where it is
+#: given the 4.44 of a later session.
 MISSES = {
-    "dense resident b1 128K": 0.061,
-    "dense resident b16 128K": 0.056,
-    "dense resident b28 128K": 0.089,
-    "forecast prefetch b16 128K churn 10% last-selection x1": 0.063,
-    "forecast prefetch b64 32K churn 10% last-selection x1": 0.072,
-    "query sync b8 128K churn 10% last-selection x1": -0.054,
+    "dense resident b16 128K": 0.074,
+    "dense resident b28 128K": 0.055,
 }
 
 

@@ -157,7 +157,8 @@ def test_the_lead_of_another_selector_is_fixed() -> None:
 def test_rates_of_the_machine_scale_what_they_bound() -> None:
     hbm, flops = (BASE.machine().capacity()[name] for name in ("hbm", "flops"))
     plain, twice = (BASE.turned(hbm_gb_s=hbm * by / 1e9).predict().by_kind["head"] for by in (1, 2))
-    assert twice == pytest.approx(plain / 2, rel=0.02)
+    # Six launches and what they take by themselves stay as they are.
+    assert plain / 2 < twice < 0.56 * plain
     assert plain == BASE.predict().by_kind["head"]
     prompt = BASE.turned(phase="prefill", context=4096)
     plain, half = (prompt.turned(tflop_s=flops * by / 1e12).predict().by_kind["mlp"] for by in (1, 0.5))

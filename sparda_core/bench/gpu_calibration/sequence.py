@@ -109,7 +109,8 @@ class Turn:
 
         def select(layer: int) -> None:
             for case in cases:
-                case.launches[layer % len(case.launches)](early=self._early)
+                call: Callable[..., object] = case.launches[layer % len(case.launches)]
+                call(early=self._early)
 
         launches = sum(LAUNCHES[name] for name in LAYER) + sum(int(case.work.launches) for case in cases)
         return self._row("whole layer", [self._project, select, self._output, self._mlp], launches)
@@ -117,7 +118,7 @@ class Turn:
     def steps(self) -> Row:
         """What every graph of a step takes beyond its kernels."""
         layers = [functools.partial(part, layer) for layer in self._layers for part in self._layer]
-        step = [self._begin, *layers, self._head]
+        step: list[Launch] = [self._begin, *layers, self._head]
         one, many = graph_of(step), graph_of(step * _STEPS)
 
         def row() -> None:

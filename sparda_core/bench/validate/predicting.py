@@ -14,10 +14,13 @@ import attrs
 
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.record import DRAWN, REPLAYED, Predicted, Record
+from sparda_core.bench.validate.traced_work import TracedWork
 from sparda_core.compose import Combination, compose
 from sparda_core.errors import ConfigError, RecordingError, SpardaError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Lane, StepPlan
+from sparda_core.selector import Selector
+from sparda_core.selectors.dense import Dense
 from sparda_core.shapes import ModelShape
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.predict import Prediction, kernel_work, predict
@@ -34,9 +37,13 @@ GIGA = 1e9
 
 @attrs.frozen(kw_only=True, eq=False)
 class Planned:
-    """Everything that a prediction of a cell needs but its facts."""
+    """Everything that a prediction of a cell needs but its facts.
+
+    selector  what states the work of the selector's operations as they were measured
+    """
 
     pair: Combination
+    selector: Selector
     plan: StepPlan
     context: WorkContext
     profile: Profile
@@ -45,7 +52,7 @@ class Planned:
     def predict(self, facts: Sequence[StepFacts]) -> Prediction:
         """These steps, one after another; raises ProfileError where the profile has no law for them."""
         return predict(
-            self.plan, facts, context=self.context, selector=self.pair.selector, profile=self.profile, notes=self.notes
+            self.plan, facts, context=self.context, selector=self.selector, profile=self.profile, notes=self.notes
         )
 
     def with_profile(self, profile: Profile) -> Self:
@@ -96,9 +103,14 @@ def planned_of(cell: ValidationCell, profile: str | Profile, *, background_bytes
     pair = scenario.combination()
     taken = cell.background_gb_s * GIGA if background_bytes_per_s is None else background_bytes_per_s
     return Planned(
-        pair=pair, plan=plan_of(scenario, pair), context=context_of(scenario, pair, machine),
-        profile=slowed(machine, taken), notes=notes_of(scenario, pair),
+        pair=pair, selector=_traced(pair.selector), plan=plan_of(scenario, pair),
+        context=context_of(scenario, pair, machine), profile=slowed(machine, taken), notes=notes_of(scenario, pair),
     )  # fmt: skip
+
+
+def _traced(selector: Selector) -> Selector:
+    """A GPU's cells play a trace, but where every block is taken."""
+    return selector if isinstance(selector, Dense) else TracedWork(inner=selector)
 
 
 def planned_here(
@@ -116,7 +128,7 @@ def planned_here(
         activation_bytes=size, forecast="forecast" in pair.selector.needs, forecast_lead=pair.selector.lead or 1,
     )  # fmt: skip
     machine = profile if cell.link_gb_s is None else profile.with_link(cell.link_gb_s * GIGA)
-    return Planned(pair=pair, plan=pair.plan(), context=context, profile=machine)
+    return Planned(pair=pair, selector=pair.selector, plan=pair.plan(), context=context, profile=machine)
 
 
 def planned_for(record: Record, profile: str | Profile) -> Planned:
@@ -185,7 +197,7 @@ def balance_of(planned: Planned, facts: Sequence[StepFacts]) -> tuple[float, flo
     """
     quiet = [attrs.evolve(one, misses=one.misses * 0, late=one.late * 0) for one in facts]
     compute_s = planned.predict(quiet).step_s
-    work = kernel_work(planned.plan, planned.context, planned.pair.selector)
+    work = kernel_work(planned.plan, planned.context, planned.selector)
     total, capacity = 0.0, planned.profile.capacity()
     for one in facts:
         tokens = max(1, one.rows * one.new_tokens)

@@ -73,7 +73,8 @@ CAUSES = (
     ),
     Cause(
         what="attention to everything", shows="`dense`, resident", seen=_dense,
-        known="its kernel reads at 4.2 TB/s and more at 16 rows, faster than all kernels of a step do in the mean",
+        known="rounds of thread blocks cost what they cost beside a budget's lists; where few of the last round keep "
+        "few multiprocessors busy with long pieces, they cost more",
     ),
     Cause(
         what="copies beside compute", shows="steps that the link binds and that overlap",
@@ -84,38 +85,37 @@ CAUSES = (
     ),
     Cause(
         what="feed-forward", shows="every step", seen=_part("mlp, alone"),
-        known="a least time a launch is the mean of all its launches; its first and last kernels overlap their "
-        "neighbours",
+        known="told by rows; the session in which it was timed had a memory 2 to 3 % slower than these steps'",
     ),
     Cause(
         what="output's product", shows="every step", seen=_part("output, alone"),
-        known="a small product on few SMs: its own time a launch is as large as its bytes'",
+        known="told by rows: the library changes its tiles with them",
     ),
     Cause(
         what="norm, product, rotary and append of `project`", shows="every step", seen=_part("project, alone"),
-        known="three kernels, told by the mean of their least times, timed elsewhere and not in a row of layers",
+        known="told by rows, three kernels in turn as a step launches them; rows between those timed are interpolated",
     ),
     Cause(
         what="what a step begins with", shows="every step", seen=_part("embed, alone"),
-        known="a kernel that counts steps and clears lists, and the embedding: told as its bytes alone. Timed as "
+        known="a kernel that counts steps and clears lists, and the embedding: told as two launches. Timed as "
         "a graph of its own, so that a graph's launch is in it",
     ),
     Cause(
-        what="choice and diff hardly depend on their size", shows="steps that choose",
+        what="choice and diff", shows="steps that choose",
         seen=_part("select and diff, alone"),
-        known="a least time a launch, from each kernel's own benchmark; both in one launch are told as two",
+        known="told by rows and by how many candidates are searched; how many blocks are missed is not looked at",
     ),
     Cause(
         what="scoring", shows="steps that choose", seen=_part("score, alone"),
-        known="a least time a launch, the median of 1 to 64 rows; few rows take less",
+        known="one rate for Forecast, query and proxy: the proxy's kernel is slower by 3 to 10 %, few rows take less",
     ),
     Cause(
         what="attention of a budget", shows="steps that choose", seen=_part("attend, alone"),
-        known="a least time a launch, the median of 1 to 64 rows",
+        known="told by rows, at the usual budget; pages of a resident layer, looked up in a table, cost 1 to 2 % more",
     ),
     Cause(
         what="InfiniGen's proxy query", shows="`infinigen`", seen=_part("proxy, alone"),
-        known="told as its bytes and FLOPs",
+        known="told by rows, with what keeps a few channels of its query and of the new keys",
     ),
 )  # fmt: skip
 

@@ -65,7 +65,7 @@ def ready_of(record: Record, profile: str | Profile) -> Ready:
     # Facts hang on no number of a profile: any GPU's will do where one is at hand without a name.
     drawn_on = profile if isinstance(profile, str) else "h200"
     facts = drawn_facts(record.cell, drawn_on) if record.cell.device == "cuda" else replay
-    work = kernel_work(planned.plan, planned.context, planned.pair.selector)
+    work = kernel_work(planned.plan, planned.context, planned.selector)
     return Ready(planned=planned, work=work, facts=facts, replay=replay)
 
 

@@ -11,15 +11,17 @@ from sparda_core.plan import Op
 from sparda_core.work import Work, WorkContext
 
 _SMS = 132
+#: Weighted values of a piece, its largest logit and its sum of weights are float32.
+_PART_BYTES = 4.0
 
 
 def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     """Two products for each (query head, visible token); keys and values read once for a whole group, and the
     bias of each token where the model has one.
 
-    Visible are all tokens of the selected blocks but those after the query in its own block. In a prefill
-    chunk `facts.selected` adds up the selections of all its queries; a chunk that selected nothing in
-    this layer was dense, and its work is that of dense attention.
+    Visible are all tokens of the selected blocks but those after the query in its own block. A list that is cut leaves
+    a result of each piece for whoever adds them up. In a prefill chunk `facts.selected` adds up the selections of all
+    its queries; a chunk that selected nothing in this layer was dense, and its work is that of dense attention.
     """
     shape, spec = context.shape, context.spec
     selected = float(facts.selected[op.layer].sum())
@@ -30,11 +32,14 @@ def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     tokens = selected * spec.block - float(unseen) * shape.kv_heads if selected else 0.0
     bias = tokens if shape.token_bias else 0.0
     moved = 2.0 * new_token_count(facts) * shape.q_heads * shape.head_dim
+    pairs = new_token_count(facts) * shape.kv_heads
+    left = 2 * _PART_BYTES * ctas * shape.group * (shape.head_dim + 2) if ctas > pairs else 0.0
     return Work(
         flops=4.0 * tokens * shape.group * shape.head_dim + bias * shape.group,
         hbm_bytes=2.0 * tokens * shape.head_dim * context.kv_bytes + moved * context.activation_bytes
-        + bias * BIAS_BYTES,
-        ctas=ctas, ctas_per_sm=CTAS_PER_SM if facts.new_tokens == 1 else 1, launches=launches,
+        + bias * BIAS_BYTES + left,
+        passed_bytes=left, ctas=ctas, ctas_per_sm=CTAS_PER_SM if facts.new_tokens == 1 else 1,
+        launches=launches,
     )  # fmt: skip
 
 

@@ -25,7 +25,8 @@ def work(op: Op, facts: StepFacts, context: WorkContext) -> Work:
     once = scoring_work(op, facts, context, heads=heads, passes=1)
     seen = visible_entries(op, facts, context.spec)[:, 0]
     span = split_entries(int(known_entries(op, facts, context.spec).max()), facts.rows * kv_heads)
+    passed = 2 * SCORE_BYTES * float(seen.sum()) * heads
     return attrs.evolve(
-        once, hbm_bytes=once.hbm_bytes + 2 * SCORE_BYTES * float(seen.sum()) * heads, launches=2,
+        once, hbm_bytes=once.hbm_bytes + passed, passed_bytes=passed, launches=2,
         ctas=kv_heads * int((-(-seen // span)).sum()), ctas_per_sm=RESIDENT_PER_SM,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from sparda_core.simulator.gpu_fit.contention import in_domain, predicted
 from sparda_core.simulator.gpu_fit.host_steps import layer_s
 from sparda_core.simulator.gpu_fit.kernels import OWN
 from sparda_core.simulator.gpu_fit.quantities import MICRO, middle
-from sparda_core.simulator.gpu_fit.samples import Samples
+from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.gpu_price import kind_alone_s
 from sparda_core.simulator.launches import HOST_LIST_ENGINES
 from sparda_core.work import Work
@@ -45,8 +45,7 @@ def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
         for row in samples.rows("products")
     ]  # fmt: skip
     small = [
-        (kind_alone_s(profile, Work(**row["work"]), row["kind"]) / (middle(row["us"], "kernels") * MICRO) - 1,
-         f"{row['kernel']}, {row['rows']} rows")
+        (_alone_s(profile, row) / (middle(row["us"], "kernels") * MICRO) - 1, f"{row['kernel']}, {row['rows']} rows")
         for row in samples.rows("kernels")
         if any(kind == row["kind"] and row["kernel"] in names for kind, names in OWN.items())
     ]  # fmt: skip
@@ -87,6 +86,10 @@ def _gathers(samples: Samples, profile: GpuProfile) -> list[tuple[float, str]]:
         where = f"{row['ctas']} x {row['in_flight_kib']} KiB, blocks of {row['block_kib']}"
         found.append((says / 1e9 / row["gb_s"] - 1, where + (", repeated" if row["repeated"] else "")))
     return found
+
+
+def _alone_s(profile: GpuProfile, row: Row) -> float:
+    return kind_alone_s(profile, Work(**row["work"]), row["kind"], row["rows"])
 
 
 def _check(what: str, unit: str, found: Sequence[tuple[float, str]]) -> Check:

@@ -13,7 +13,7 @@ from sparda_core.errors import ProfileError
 from sparda_core.simulator.copy_default import profile_of
 from sparda_core.simulator.derive import FOLDER
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.gpu_fit import gather, host_lists, kernels, links
+from sparda_core.simulator.gpu_fit import gather, host_lists, in_turn, kernels, links, reading, searches
 from sparda_core.simulator.gpu_fit.contention import fit_contention
 from sparda_core.simulator.gpu_fit.grids import grid_table
 from sparda_core.simulator.gpu_fit.quantities import Table
@@ -38,12 +38,29 @@ def fit_gpu_profile(samples: Samples, *, name: str, report: Report | None = None
     say(0, _STEPS)
     table = _merged(base_of(str(samples.identity["name"])), _parts(samples))
     table |= {"name": name, "title": _title(samples), "date": str(samples.provenance["date"])[:10]}
+    profile = gpu_profile_of(_with_operations(table, samples, name), name)
     say(1, _STEPS)
-    profile = fit_contention(gpu_profile_of(table, name), samples)
+    profile = fit_contention(profile, samples)
     say(2, _STEPS)
     profile = attrs.evolve(profile, calibration=calibration_of(samples))
     say(_STEPS, _STEPS)
     return profile
+
+
+def _with_operations(table: Table, samples: Samples, name: str) -> Table:
+    """What operations take by rows and by candidates, given what bytes, FLOPs and gaps take."""
+    so_far = attrs.evolve(gpu_profile_of(table, name), kernels=None)
+    own = {
+        **searches.search_table(samples, so_far), **reading.reading_table(samples, so_far),
+        **in_turn.in_turn_table(samples, so_far),
+    }  # fmt: skip
+    full = _merged(table, {"kernels": own})
+    rates = [value for key, value in own.items() if key.endswith("_bytes_per_s") and not key.startswith("sm")]
+    # What one kernel reads, the memory gives.
+    full["memory"]["hbm_bytes_per_s"] = max([full["memory"]["hbm_bytes_per_s"], *rates], key=lambda told: told["value"])
+    # A number by rows stands for the one of a launch.
+    full["kernels"] = {key: value for key, value in full["kernels"].items() if f"{key[:-2]}_rows" not in own}
+    return full
 
 
 def _parts(samples: Samples) -> Table:

@@ -44,7 +44,8 @@ def layer_s(profile: GpuProfile, engine: str, blocks: int, nbytes: float, whole_
 
     whole_s  of the same kernels in one graph, without lists and copies
     """
-    own_s = profile.launch.graph_s.value + (profile.kernels.of(Kind.MLP) if profile.kernels else 0.0)
+    by_itself_s = profile.kernels.own_s(Kind.MLP, Work(), ROWS) if profile.kernels else 0.0
+    own_s = profile.launch.graph_s.value + by_itself_s
     kernels = Work(hbm_bytes=max(0.0, whole_s - own_s) * profile.memory.kernel_bytes_per_s.value)
     table = {Kind.MLP: kernels, Kind.FETCH: Work(h2d_bytes=nbytes, hbm_bytes=nbytes, pieces=blocks)}
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import attrs
 
 from sparda_core.errors import ProfileError
-from sparda_core.simulator.gpu_fit.beside import SIZES
+from sparda_core.simulator.gpu_fit import in_turn, reading
+from sparda_core.simulator.gpu_fit.beside import PRODUCT, SIZES
 from sparda_core.simulator.gpu_fit.quantities import MICRO, Table, ladder, measured, middle
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.work import Work
@@ -37,12 +38,13 @@ def launch_table(samples: Samples) -> Table:
     for what in ("graph", "eager", "graph to graph"):
         if what not in us:
             samples.rows("launches", what=what)
+    step_us, words = us["graph to graph"], "graphs of 64 kernels in a row, less the kernels"
+    for row in in_turn.parts(samples, "step to step"):
+        step_us, words = middle(row["us"], "step to step"), "graphs of a step's kernels in a row, less one graph of all"
     return {
         "graph_s": measured(us["graph"] * MICRO, "s", "a kernel of one warp in a graph of 64"),
         "eager_s": measured(us["eager"] * MICRO, "s", "host time of a launch of ours, 400 in a row"),
-        "step_s": measured(
-            max(0.1, us["graph to graph"]) * MICRO, "s", "graphs of 64 kernels in a row, less the kernels"
-        ),
+        "step_s": measured(max(0.1, step_us) * MICRO, "s", words),
     }  # fmt: skip
 
 
@@ -90,11 +92,18 @@ def step_table(samples: Samples, peak: float) -> Table:
     """
     ceiling, words = _ceiling(samples)
     groups = groups_of(samples, peak)
-    rate, bend, own = fit_step(groups, middle(samples.one("launches", what="graph")["us"], "graph") * MICRO, ceiling)
+    by_rows = reading.tells(samples)
+    large = min(ceiling, _large_products(samples)) if by_rows else None
+    gap_s = middle(samples.one("launches", what="graph")["us"], "graph") * MICRO
+    rate, bend, own = fit_step(groups, gap_s, ceiling, large)
+    own = {PRODUCT: own[PRODUCT]} if by_rows else own
+    told_by = "from the second largest product of few rows to the largest: the median" if by_rows else (
+        f"what {len(groups)} times of a step's kernels fit best"
+    )
     told: Table = {
         "memory": {
             "hbm_bytes_per_s": measured(ceiling, "B/s", words),
-            "kernel_bytes_per_s": measured(rate, "B/s", f"what {len(groups)} times of a step's kernels fit best"),
+            "kernel_bytes_per_s": measured(rate, "B/s", told_by),
         },
         "compute": {"ridge_bend": measured(bend, "1", "the same, products of up to 256 rows included")},
         "kernels": {},
@@ -109,6 +118,16 @@ def step_table(samples: Samples, peak: float) -> Table:
         own_s = seconds + turn * MICRO
         told["kernels"][f"{kind}_s"] = measured(own_s if own_s >= _LEAST_S else 0.0, "s", source)
     return told
+
+
+def _large_products(samples: Samples) -> float:
+    """Bytes a second between the two largest products of few rows: their beginnings and ends are alike."""
+    rates = []
+    for low in samples.rows("kernels", kernel="gate up"):
+        for high in samples.rows("kernels", kernel="head", rows=low["rows"]) if low["rows"] <= _FEW else ():
+            more = high["work"]["hbm_bytes"] - low["work"]["hbm_bytes"]
+            rates.append(more / (_s(high) - _s(low)))
+    return float(statistics.median(rates))
 
 
 def _ceiling(samples: Samples) -> tuple[float, str]:
@@ -139,9 +158,16 @@ class Group:
 
 
 def groups_of(samples: Samples, peak: float) -> list[Group]:
-    """Operations of a step by their kernels, and a layer's products, of which those of many rows are warm."""
+    """Operations of a step by their kernels, and a layer's products, of which those of many rows are warm.
+
+    Where these are told by rows, products alone, each a kind of its own.
+    """
     sms = float(samples.one("machine")["sms"])
-    groups = [group for kind in OWN for group in _of_kind(samples, kind, peak, sms)]
+    if reading.tells(samples):
+        rows = samples.rows("kernels", kind="product")
+        groups = [_group(row["kernel"], row["rows"], [row], peak, sms) for row in rows]
+    else:
+        groups = [group for kind in OWN for group in _of_kind(samples, kind, peak, sms)]
     groups += [
         _layer(row["rows"], row["alone_us_per_layer"], peak)
         for row in samples.rows("beside products", co="engine", first=False)
@@ -152,9 +178,16 @@ def groups_of(samples: Samples, peak: float) -> list[Group]:
 
 def _of_kind(samples: Samples, kind: str, peak: float, sms: float) -> list[Group]:
     """At every number of rows at which all kernels of this kind of operation were timed."""
-    table = {name: {row["rows"]: row for row in samples.rows("kernels", kernel=name)} for name in OWN[kind]}
+    table = {name: _usual(samples, name) for name in OWN[kind]}
     rows = sorted(set.intersection(*map(set, table.values())))
     return [_group(kind, count, [table[name][count] for name in OWN[kind]], peak, sms) for count in rows]
+
+
+def _usual(samples: Samples, name: str) -> dict[int, Row]:
+    """A kernel at the usual context, by rows; older samples know no other."""
+    first = samples.one("kernels", kernel=name)
+    rows = samples.rows("kernels", kernel=name, context=first.get("context"), slots=first.get("slots"))
+    return {row["rows"]: row for row in rows}
 
 
 def _layer(rows: int, us: float, peak: float) -> Group:
@@ -176,8 +209,13 @@ def _group(kind: str, rows: int, kernels: Sequence[Row], peak: float, sms: float
     )  # fmt: skip
 
 
-def fit_step(groups: Sequence[Group], graph_s: float, ceiling: float) -> tuple[float, float, dict[str, float]]:
-    """(bytes/s of a kernel, bend of the ridge, seconds a launch by kind) with the least sum of relative misfits."""
+def fit_step(
+    groups: Sequence[Group], graph_s: float, ceiling: float, known: float | None = None
+) -> tuple[float, float, dict[str, float]]:
+    """(bytes/s of a kernel, bend of the ridge, seconds a launch by kind) with the least sum of relative misfits.
+
+    known  the first of them, where something else tells it
+    """
     if not groups:
         raise ProfileError("samples: section 'kernels' has no kernels of a decode step; measure it again")
 
@@ -195,7 +233,8 @@ def fit_step(groups: Sequence[Group], graph_s: float, ceiling: float) -> tuple[f
             for group in groups
         )
 
-    choices = itertools.product(ladder(0.75 * ceiling, ceiling, 59), ladder(1.0, 8.0, 64))
+    rates = [known] if known is not None else ladder(0.75 * ceiling, ceiling, 59)
+    choices = itertools.product(rates, ladder(1.0, 8.0, 64))
     rate, bend = min(choices, key=lambda choice: misfit(*choice))
     return rate, bend, own_s(rate, bend)
 

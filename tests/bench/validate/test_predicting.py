@@ -51,6 +51,20 @@ def test_compact_facts_predict_to_the_nanosecond_what_whole_facts_do() -> None:
     assert not np.array_equal(facts[0].misses, compact.step_facts()[0].misses), "they are spread evenly"
 
 
+def test_a_measured_choice_has_a_launch_of_its_own_and_the_traces_behind_it() -> None:
+    planned = planned_of(CELL, "h200")
+    (facts,) = drawn_facts(CELL, "h200")
+    context = planned.context.under(planned.plan)
+    for layer, launches in ((0, 1), (5, 0)):
+        op = planned.plan[f"select/{layer}"]
+        assert planned.pair.selector.work(op, facts, context).launches == launches
+        assert planned.selector.work(op, facts, context).launches == 2
+        score = planned.plan[f"score/{layer}"]
+        assert planned.selector.work(score, facts, context) == planned.pair.selector.work(score, facts, context)
+    everything = planned_of(attrs.evolve(CELL, selector="dense", runtime="resident"), "h200")
+    assert everything.selector == everything.pair.selector
+
+
 def test_rows_of_different_lengths_have_no_compact_facts() -> None:
     (facts,) = drawn_facts(CELL, "h200")
     uneven = attrs.evolve(facts, lengths=np.arange(16) + 7000)
@@ -65,7 +79,13 @@ def test_earlier_rows_become_records_that_are_predicted_as_the_command_does() ->
     record = next(r for r in earlier() if r.cell.key == "forecast prefetch b16 128K churn 10% last-selection x1")
     got = predict_record(record, "h200")
     assert REPLAYED not in got.predicted, "nobody recorded its facts"
-    assert got.predicted[DRAWN].step_s == scenario_of(record.cell, "h200").predict().step_s
+    asked = scenario_of(record.cell, "h200")
+    pair = asked.combination()
+    planned = planned_of(record.cell, "h200")
+    untraced = attrs.evolve(planned, selector=pair.selector)
+    facts = facts_of(asked, pair, plan_of(asked, pair))
+    assert untraced.predict(facts).step_s == asked.predict().step_s, "but for the launches of the trace"
+    assert got.predicted[DRAWN].step_s == planned.predict(facts).step_s > asked.predict().step_s
     assert abs(got.error() or 1) < 0.1
     assert got.predicted[DRAWN].profile_digest == load_profile("h200").digest
 

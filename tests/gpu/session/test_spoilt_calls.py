@@ -14,13 +14,14 @@ import pytest
 
 from sparda_core.errors import CapacityError
 from sparda_core.runtimes.gpu.session import GpuSession
-from tests.chaos.cuts import NIGHTLY, Cut, Place, chosen, cut_at, moments
+from tests.chaos.cuts import Cut, Place, chosen, cut_at, moments
 from tests.chaos.shortage import refused, sites
 from tests.chaos.signals import told_elsewhere
 from tests.chaos.story import Act, quietly, retold, told
 from tests.gpu.session.test_graphs import PAIRS, opened
 from tests.gpu.session.worlds import SPEC, prompt
 from tests.gpu_env import DEVICE
+from tests.profiles import NIGHTLY
 
 ON_GPU = DEVICE.type == "cuda"
 #: Moments tried of each act.

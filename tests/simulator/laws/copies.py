@@ -107,6 +107,6 @@ def a_product_beside_a_copy_loses_its_waves_its_memory_and_the_drag_once(pair: B
     taken = profile.memory.link_hbm_weight.value * profile.link.h2d_bytes_per_s.value
     memory = 1 / (1 - taken / profile.memory.hbm_bytes_per_s.value)
     # What a launch takes by itself, nobody beside it lengthens.
-    own = 1e9 * profile.kernels.of(Kind.MLP) if profile.kernels else 0.0
+    own = 1e9 * profile.kernels.own_s(Kind.MLP, Work(), pair.tokens) if profile.kernels else 0.0
     alone, beside = (pair.product_ns(beside=beside) - own for beside in (False, True))
     assert alone * longer - 2 <= beside <= alone * longer * memory + 2

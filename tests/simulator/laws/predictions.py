@@ -15,6 +15,7 @@ from sparda_core.kernels.work_table import work_of
 from sparda_core.plan import Kind, Lane, Op
 from sparda_core.runtimes.offload_prefetch import OffloadPrefetch
 from sparda_core.runtimes.offload_sync import OffloadSync
+from sparda_core.selectors.declaration import SELECT
 from sparda_core.selectors.query import Query
 from sparda_core.simulator import predict as predicting
 from sparda_core.simulator import run
@@ -46,9 +47,12 @@ def no_misses_equal_no_copies(point: Point) -> None:
 @law(points(pairs=OFFLOADING), mutants=["every-copy-is-launched"])
 def copies_and_diffs_of_no_work_leave_the_step_of_a_resident_cache(point: Point) -> None:
     def as_resident(op: Op, work: Work) -> Work:
-        # A resident cache has no diff and no copy, and writes nothing through to the host.
+        # A resident cache has no diff and no copy, and writes nothing through to the host; what the diff would choose
+        # along is chosen in a launch of its own, what an append of its own would store is stored along.
         work = NOTHING if op.kind in (Kind.DIFF, Kind.FETCH) else work
-        return attrs.evolve(work, d2h_bytes=0.0, pieces=0) if op.kind == Kind.APPEND else work
+        if op.kind == SELECT:
+            return attrs.evolve(work, launches=1)
+        return attrs.evolve(work, d2h_bytes=0.0, pieces=0, launches=0) if op.kind == Kind.APPEND else work
 
     resident = attrs.evolve(point, runtime="resident").predict()
     offloaded = point.predict(rework=as_resident)
@@ -165,7 +169,7 @@ def an_operation_costs_what_the_profile_says_of_its_own_work(case: tuple[Point, 
     """Whatever is remembered of other layers and other steps, whose misses differ."""
     point, steps = case
     _, selector, plan = point.parts()
-    context, profile = point.work_context(), point.machine()
+    context, profile = point.work_context().under(plan), point.machine()
     simulator = run.Simulator(plan, predicting.kernel_work(plan, context, selector), profile)
     for misses in steps:
         facts = point.facts(plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import attrs
@@ -11,6 +10,7 @@ from hypothesis import Phase, given, settings
 
 from sparda_core.whatif.scenario import Scenario
 from tests.house.tree import ROOT
+from tests.profiles import NIGHTLY
 from tests.simulator.laws import (
     copies,
     determinism,
@@ -39,10 +39,8 @@ MORE = settings.default.max_examples / 25 if settings.default else 1
 
 def holds(law: Law, examples: int, *, phases: tuple[Phase, ...] = tuple(Phase)) -> None:
     """Raise the AssertionError of the first case for which the law does not hold."""
-    nightly = os.environ.get("SPARDA_TEST_PROFILE") == "nightly"
-
     @settings(
-        max_examples=examples, derandomize=not nightly, database=None, deadline=None, phases=phases,
+        max_examples=examples, derandomize=not NIGHTLY, database=None, deadline=None, phases=phases,
         report_multiple_bugs=False,
     )  # fmt: skip
     @given(law.cases)
