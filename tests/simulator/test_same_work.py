@@ -71,7 +71,7 @@ def test_layers_that_forecast_for_others_or_for_themselves_are_told_apart_at_eve
 
 
 def alone(op: Op, facts: StepFacts, of: WorkContext, selector: Selector, plan: StepPlan) -> Work:
-    work = work_of(op, facts, of.under(plan), selector)
+    work = work_of(op, facts, of, selector)
     holds = work.h2d_bytes and op.lane != Lane.COMPUTE
     return attrs.evolve(work, sms=3 if plan.engine == "uva" else 0) if holds else work
 
