@@ -71,7 +71,7 @@ def test_layers_that_forecast_for_others_or_for_themselves_are_told_apart_at_eve
 
 
 def alone(op: Op, facts: StepFacts, of: WorkContext, selector: Selector, plan: StepPlan) -> Work:
-    work = work_of(op, facts, of.under(plan), selector)
+    work = work_of(op, facts, of, selector)
     holds = work.h2d_bytes and op.lane != Lane.COMPUTE
     return attrs.evolve(work, sms=3 if plan.engine == "uva" else 0) if holds else work
 
@@ -142,7 +142,12 @@ def test_scoring_that_a_subclass_states_anew_is_asked_for_layer_by_layer() -> No
 def test_layers_of_built_in_scoring_are_worked_out_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     work = Query.work
-    counted = layers_alike(lambda self, op, *rest: (asked.append(op.kind), work(self, op, *rest))[1])
+
+    @layers_alike
+    def counted(self: Query, op: Op, facts: StepFacts, context: WorkContext) -> Work:
+        asked.append(op.kind)
+        return work(self, op, facts, context)
+
     monkeypatch.setattr(Query, "work", counted)
     scored(Query())
     assert asked == ["score"]
