@@ -184,7 +184,7 @@ class Verdict:
         verdict = cls(cells=[Judged(**cell) for cell in plain["cells"]], **plain["head"])
         check_kinds(verdict)
         for cell in verdict.cells:  # what tables ask of each
-            _ = cell.batch, cell.error(), cell.replay_error, cell.rates(), cell.strata
+            _ = cell.batch, _told(cell), cell.error(), cell.replay_error, cell.rates(), cell.strata
             _ = [part.error for part in cell.parts]
         return verdict
 
