@@ -112,3 +112,12 @@ def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(RecordingError, match=r"other\.json is no report|format=0"):
             read_verdict(path)
+
+
+def test_a_cell_that_does_not_say_what_it_is_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    plain = json.loads(verdict(judged()).to_json())
+    del plain["cells"][0]["cell"]["selector"]
+    path = tmp_path / "verdict.json"
+    path.write_text(json.dumps(plain))
+    with pytest.raises(RecordingError, match=r"verdict\.json is no report of a validation \('selector'\)"):
+        read_verdict(path)
