@@ -105,20 +105,20 @@ def _changes(after: Rows, before: Rows) -> Iterator[Figure]:
 
 def _with_loss(values: Values) -> Values:
     """With the loss above the dense model's, as `perplexity`; its exp is a ratio of perplexities."""
-    dense = values["nll", "dense", 0]
-    more = {
-        ("perplexity", method, budget): [a - b for a, b in zip(each, dense, strict=True)]
-        for (metric, method, budget), each in values.items() if metric == "nll" and method != "dense"
-    }  # fmt: skip
-    return {**values, **more}
+    return _less_dense(values, "nll", "perplexity")
 
 
 def _with_gaps(values: Values) -> Values:
     """With what each method answers less than its dense model, as `gap`."""
-    dense = values["accuracy", "dense", 0]
+    return _less_dense(values, "accuracy", "gap")
+
+
+def _less_dense(values: Values, metric: str, name: str) -> Values:
+    """With `metric` of each method minus that of the dense model, one by one, as `name`."""
+    dense = values[metric, "dense", 0]
     more = {
-        ("gap", method, budget): [a - b for a, b in zip(each, dense, strict=True)]
-        for (metric, method, budget), each in values.items() if metric == "accuracy" and method != "dense"
+        (name, method, budget): [a - b for a, b in zip(each, dense, strict=True)]
+        for (of, method, budget), each in values.items() if of == metric and method != "dense"
     }  # fmt: skip
     return {**values, **more}
 
