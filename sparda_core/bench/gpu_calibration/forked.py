@@ -20,7 +20,7 @@ from sparda_core.bench.gpu_calibration.copies import bytes_for
 from sparda_core.bench.gpu_calibration.pool import Pool, device_of
 from sparda_core.bench.gpu_calibration.products import Weights
 from sparda_core.bench.gpu_calibration.sizes import Copy, Sizes
-from sparda_core.bench.gpu_calibration.small_kernels import case_of
+from sparda_core.bench.gpu_calibration.small_kernels import attend_case, case_of
 from sparda_core.bench.gpu_clock import (
     Launch,
     current_stream,
@@ -98,11 +98,13 @@ def _issue(
 class Compute:
     """What runs beside copies in each layer of a graph.
 
-    ops  (kind, work) of its kernels in turn, as a prediction prices them; they are launched `times` times
+    splits  pieces of each list of attention, where it was told
+    ops     (kind, work) of its kernels in turn, as a prediction prices them; they are launched `times` times
     """
 
     beside: str
     rows: int
+    splits: int | None = None
     layers: tuple[tuple[Launch, ...], ...]
     ops: tuple[tuple[str, Work], ...]
     times: int = 1
@@ -115,19 +117,23 @@ def measure(sizes: Sizes, pool: Pool, tell: Tell) -> list[Row]:
     copies    bytes, microseconds of the copy and of compute beside it, by layer and replay
     """
     nothing = Compute(beside="nothing", rows=0, layers=((),) * sizes.forked_layers, ops=())
-    settings = [
-        (beside, rows) for rows in sizes.forked_rows for beside in BESIDE
+    settings: list[tuple[str, int, int | None]] = [
+        (beside, rows, None) for rows in sizes.forked_rows for beside in BESIDE
         if beside in FINELY or rows in sizes.forked_few
     ]  # fmt: skip
+    settings += [("attend", rows, splits) for rows, splits in sizes.forked_cuts]
     weights, found = Weights(sizes), [_row(sizes, pool, nothing)]
     for setting in settings:
-        found.append(_row(sizes, pool, compute_of(sizes, *setting, weights)))
+        found.append(_row(sizes, pool, compute_of(sizes, *setting[:2], weights, splits=setting[2])))
         tell(len(found), 1 + len(settings))
     return found
 
 
-def compute_of(sizes: Sizes, beside: str, rows: int, weights: Weights) -> Compute:
-    """Layers of the kernels that `beside` names in BESIDE, each going through weights and blocks of its own."""
+def compute_of(sizes: Sizes, beside: str, rows: int, weights: Weights, *, splits: int | None = None) -> Compute:
+    """Layers of the kernels that `beside` names in BESIDE, each going through weights and blocks of its own.
+
+    splits  pieces of each list of attention; None: as it cuts them by itself
+    """
     named: dict[str, Sequence[Launch]] = {}
     ops: list[tuple[str, Work]] = []
     kernels, outlasts = BESIDE[beside]
@@ -136,7 +142,8 @@ def compute_of(sizes: Sizes, beside: str, rows: int, weights: Weights) -> Comput
             named[name] = weights.launches(name, rows)
             ops.append((PRODUCT, Work(**weights.work(name, rows))))
         else:
-            case = case_of(name, sizes, rows)
+            own = name != "attend" or splits is None
+            case = case_of(name, sizes, rows) if own else attend_case(sizes, rows, splits)
             named[name] = case.launches
             ops.append((case.kind, case.work))
     times = 1
@@ -147,7 +154,7 @@ def compute_of(sizes: Sizes, beside: str, rows: int, weights: Weights) -> Comput
         tuple(launches[(layer * times + at) % len(launches)] for at in range(times) for launches in named.values())
         for layer in range(sizes.forked_layers)
     )
-    return Compute(beside=beside, rows=rows, layers=layers, ops=tuple(ops), times=times)
+    return Compute(beside=beside, rows=rows, splits=splits, layers=layers, ops=tuple(ops), times=times)
 
 
 def _row(sizes: Sizes, pool: Pool, compute: Compute) -> Row:
@@ -155,7 +162,7 @@ def _row(sizes: Sizes, pool: Pool, compute: Compute) -> Row:
     us = [one for _ in range(sizes.repeats + 1) for one in bare.replay()[0]][sizes.forked_layers :]
     long_us = sizes.forked_us if compute.beside != "layer" else OF_A_LAYER * max(1.0, statistics.median(us))
     return {
-        "beside": compute.beside, "rows": compute.rows, "times": compute.times, "us": us,
+        "beside": compute.beside, "rows": compute.rows, "splits": compute.splits, "times": compute.times, "us": us,
         "ops": [{"kind": kind, "work": _told(work)} for kind, work in compute.ops],
         "copies": [_copied(sizes, pool, compute, copy, long_us) for copy in sizes.forked],
     }  # fmt: skip
@@ -189,7 +196,10 @@ def _told(work: Work) -> dict[str, Any]:
 
 
 def summary(rows: Iterable[Row]) -> list[str]:
-    """A line for each row: GB/s of each copy from the fork to its end, and microseconds that compute took longer."""
+    """A line for each row: GB/s of each copy from the fork to its end, and microseconds that compute took longer.
+
+    Behind the rows stand the thread blocks of the first kernel.
+    """
     lines = []
     for row in rows:
         cells = []
@@ -198,5 +208,6 @@ def summary(rows: Iterable[Row]) -> list[str]:
             rate = copy["bytes"] / took / 1e3 if took else math.nan
             more = met - statistics.median(row["us"])
             cells.append(f"{copy['ctas']} x {copy['in_flight_kib']}: {rate:5.1f} {more:+6.1f}")
-        lines.append(f"{row['beside']:9s} {row['rows']:4d} rows  {'  '.join(cells)}")
+        grid = row["ops"][0]["work"].get("ctas", 0) if row["ops"] else 0
+        lines.append(f"{row['beside']:9s} {row['rows']:4d} rows {grid:5d}  {'  '.join(cells)}")
     return lines
