@@ -99,14 +99,14 @@ class Compute:
     """What runs beside copies in each layer of a graph.
 
     splits  pieces of each list of attention, where it was told
-    ops     (kind, work) of its kernels in turn, as a prediction prices them; they are launched `times` times
+    ops     (name, kind, work) of its kernels in turn, as a prediction prices them; launched `times` times
     """
 
     beside: str
     rows: int
     splits: int | None = None
     layers: tuple[tuple[Launch, ...], ...]
-    ops: tuple[tuple[str, Work], ...]
+    ops: tuple[tuple[str, str, Work], ...]
     times: int = 1
 
 
@@ -135,17 +135,17 @@ def compute_of(sizes: Sizes, beside: str, rows: int, weights: Weights, *, splits
     splits  pieces of each list of attention; None: as it cuts them by itself
     """
     named: dict[str, Sequence[Launch]] = {}
-    ops: list[tuple[str, Work]] = []
+    ops: list[tuple[str, str, Work]] = []
     kernels, outlasts = BESIDE[beside]
     for name in kernels:
         if name in Weights.NAMES:
             named[name] = weights.launches(name, rows)
-            ops.append((PRODUCT, Work(**weights.work(name, rows))))
+            ops.append((name, PRODUCT, Work(**weights.work(name, rows))))
         else:
             own = name != "attend" or splits is None
             case = case_of(name, sizes, rows) if own else attend_case(sizes, rows, splits)
             named[name] = case.launches
-            ops.append((case.kind, case.work))
+            ops.append((name, case.kind, case.work))
     times = 1
     if outlasts and has_gpu():
         turns = [launches[at % len(launches)] for at in range(_TURNS) for launches in named.values()]
@@ -163,7 +163,7 @@ def _row(sizes: Sizes, pool: Pool, compute: Compute) -> Row:
     long_us = sizes.forked_us if compute.beside != "layer" else OF_A_LAYER * max(1.0, statistics.median(us))
     return {
         "beside": compute.beside, "rows": compute.rows, "splits": compute.splits, "times": compute.times, "us": us,
-        "ops": [{"kind": kind, "work": _told(work)} for kind, work in compute.ops],
+        "ops": [{"name": name, "kind": kind, "work": _told(work)} for name, kind, work in compute.ops],
         "copies": [_copied(sizes, pool, compute, copy, long_us) for copy in sizes.forked],
     }  # fmt: skip
 
