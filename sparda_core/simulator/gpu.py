@@ -172,13 +172,13 @@ class GpuProfile(Profile):
         return self.compute.wave_share.at(tokens) / alone
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """A kernel waits longer for its loads the more bytes copies keep in flight, a copy beside one that crowds.
+        """A kernel waits longer for its loads and its launches beside copies, a copy beside a kernel that crowds.
 
         SMs and bandwidth are resources of their own.
         """
         if mine.copies:
-            return max((mine.crowded[other.crowds] for other in others if not other.copies), default=1.0)
-        return 1.0 + sum(other.drag for other in others)
+            return max((_at(mine.crowded, other.crowds) for other in others if not other.copies), default=1.0)
+        return 1.0 + sum(other.drag + other.launch_drag_s * mine.launch_share for other in others)
 
     @property
     def step_s(self) -> float:
@@ -236,3 +236,9 @@ class GpuProfile(Profile):
     def _scaled(self, by: float) -> Self:
         return attrs.evolve(self, link=self.link.scaled(by), uva=self.uva.scaled(by) if self.uva else None)
 
+
+def _at(values: Sequence[float], place: float) -> float:
+    """Between two of them, linear."""
+    low = int(place)
+    share = place - low
+    return values[low] + share * (values[low + 1] - values[low]) if share else values[low]

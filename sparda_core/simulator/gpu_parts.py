@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from sparda_core.errors import ProfileError
-from sparda_core.simulator.quantity import BendCurve, PieceCurve, Quantity, WaveShare
+from sparda_core.simulator.quantity import BendCurve, CrowdCurve, PieceCurve, Quantity, WaveShare
 
 #: Payload of 16 lanes one way at 512-byte packets, 24 bytes of overhead each (generation 6: 256-byte flits,
 #: 16 bytes each); bytes/s by PCIe generation.
@@ -149,12 +149,13 @@ class Uva:
     Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
     n r / (1 + (n r / c) ** p) ** (1 / p), with p by beside_bend: the fewer tokens it has, the more softly. That is so
     where the copy was there first. One that comes while a kernel runs gets the SMs that it leaves: b is
-    late_bytes_per_s there, and late_bend says p. Beside attention of three thread blocks an SM, whose loads crowd, b is
-    crowded_bytes_per_s.
+    late_bytes_per_s there, and late_bend says p. Beside attention, whose loads crowd, b goes by how many of its thread
+    blocks an SM holds, and so does p: `crowded`.
 
     pairs          what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
     drag_per_byte  what a byte in flight adds to a kernel beside, as a share of the kernel's time alone
     drag_most_bytes  bytes in flight beyond so many add nothing more
+    launch_drag_s    what a launch beside a copy takes longer; None: nothing
     sm_in_flight_bytes  bytes in flight that one SM's registers have room for: CTAs that keep fewer share an SM
     """
 
@@ -171,8 +172,9 @@ class Uva:
     beside_bend: BendCurve
     late_bend: BendCurve
     pairs: PieceCurve | None = None
-    crowded_bytes_per_s: Quantity | None = attrs.field(
-        default=None, metadata={"unit": "B/s", "plausible": (1e9, 1e13)}
+    crowded: CrowdCurve | None = None
+    launch_drag_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-4), "zero": True}
     )
 
     def one_bytes_per_s(
@@ -205,14 +207,18 @@ class Uva:
             return min(every, ceiling)
         return bent(every, ceiling, (self.late_bend if late else self.beside_bend).at(tokens))
 
-    def crowded(self, ctas: int, *, in_flight: float = 0.0, tokens: float = 64) -> float:
-        """How many times slower so many thread blocks are beside attention than beside another kernel, >= 1."""
-        if self.crowded_bytes_per_s is None:
+    def crowded_by(self, blocks: float, ctas: int, *, in_flight: float = 0.0, tokens: float = 64) -> float:
+        """How many times as long `ctas` thread blocks of a copy take beside attention as beside a large product.
+
+        blocks  thread blocks of attention that an SM holds
+        """
+        if self.crowded is None:
             return 1.0
         each = in_flight or self.in_flight_bytes.value
-        one = each / (self.round_trip_s.value + each / self.crowded_bytes_per_s.value)
-        there = bent(ctas * one, self.ceiling_bytes_per_s.value, self.beside_bend.at(tokens))
-        return max(1.0, self.bytes_per_s(ctas, in_flight=in_flight, beside=True, tokens=tokens) / there)
+        rate, bend = self.crowded.at(blocks)
+        one = each / (self.round_trip_s.value + each / rate)
+        there = bent(ctas * one, self.ceiling_bytes_per_s.value, bend)
+        return self.bytes_per_s(ctas, in_flight=in_flight, beside=True, tokens=tokens) / there
 
     def per_sm(self, in_flight: float = 0.0) -> int:
         """Thread blocks with so many bytes in flight that one SM holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -11,7 +11,19 @@ from sparda_core.plan import Kind, Op, Phase, StepPlan
 from sparda_core.segments import AT_ONCE
 from sparda_core.simulator.gpu_parts import CopyEngine, CpuGather, Uva
 from sparda_core.simulator.launches import GATHERS, needs_host_list
-from sparda_core.simulator.profile import CROWD, FLOPS, HBM, LIGHT, LINK, PRODUCT, Charge, Grid, Price, moves
+from sparda_core.simulator.profile import (
+    CROWD,
+    FLOPS,
+    HBM,
+    LIGHT,
+    LINK,
+    MOST_CROWDING,
+    PRODUCT,
+    Charge,
+    Grid,
+    Price,
+    moves,
+)
 from sparda_core.simulator.quantity import Quantity
 from sparda_core.work import Work
 
@@ -19,11 +31,7 @@ if TYPE_CHECKING:
     from sparda_core.simulator.gpu import GpuProfile
 
 #: Kinds whose kernels are no light ones. "product" is one of a library's by itself.
-_CROWDS = {Kind.MLP: PRODUCT, Kind.HEAD: PRODUCT, "product": PRODUCT, Kind.ATTEND: CROWD}
-#: Thread blocks of attention an SM beyond which its loads crowd those of a copy beside it. With two an SM (16, 64, 128
-#: rows of MiniCPM4.1-8B) copies of two blocks drew 50 GB/s beside it, with three (24 rows) 26: one H200, 2026-11-30,
-#: benchmarks/results/2026-11-30-placement-h200.json, forked decode.
-_ROOMY = 2
+_CROWDS = {Kind.MLP: PRODUCT, Kind.HEAD: PRODUCT, "product": PRODUCT}
 #: Times that a byte crosses host memory when it is gathered (read, written) before a copy reads it.
 _GATHER_PASSES = 2.0
 
@@ -64,15 +72,22 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
         wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
-        crowds=_crowds(profile, op, work),
+        crowds=_crowds(profile, op, work), launch_share=_launch_share(profile, work, op.kind),
     )  # fmt: skip
 
 
-def _crowds(profile: GpuProfile, op: Op, work: Work) -> int:
-    """How hard a kernel is on the loads of a copy beside it; attention that leaves an SM's room unused is not."""
-    if op.kind == Kind.ATTEND and work.ctas and min(work.ctas / profile.sms, work.ctas_per_sm) <= _ROOMY:
-        return LIGHT
+def _crowds(profile: GpuProfile, op: Op, work: Work) -> float:
+    """How hard a kernel is on the loads of a copy beside it: attention by how many of its thread blocks an SM holds."""
+    if op.kind == Kind.ATTEND:
+        held = min(work.ctas / profile.sms, work.ctas_per_sm) if work.ctas else MOST_CROWDING
+        return CROWD + min(max(1.0, held), MOST_CROWDING)
     return _CROWDS.get(op.kind, LIGHT)
+
+
+def _launch_share(profile: GpuProfile, work: Work, kind: str) -> float:
+    """Launches by the seconds that their flows take alone: what comes to each of them is told as a share of these."""
+    alone_s = flows_s(profile, work, kind)
+    return work.launches / alone_s if alone_s else 0.0
 
 
 def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens: int) -> Price:
@@ -89,8 +104,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         latency_s=inner_s + _latency_s(profile, op, work, plan), launches_s=inner_s, charges=charges, copies=True,
         ctas=gather.grid.ctas if gather else 0, grid=gather.grid if gather else None,
         copy_caps=gather.copy_caps if gather else (), late_caps=gather.late_caps if gather else (),
-        drag=_drag(profile, work) if gather else 0.0,
-        crowded=_crowded(profile, work, tokens) if gather else (1.0, 1.0, 1.0),
+        **(_beside_it(profile, work, tokens) if gather else {}),
         tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
         host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, work, plan),
@@ -276,15 +290,20 @@ def _copy_ctas(profile: GpuProfile, op: Op, work: Work, tokens: int) -> _Ctas:
     )  # fmt: skip
 
 
-def _crowded(profile: GpuProfile, work: Work, tokens: int) -> tuple[float, float, float]:
-    """Of a gather beside light kernels, products and attention; copy_caps are its rates beside products."""
+def _beside_it(profile: GpuProfile, work: Work, tokens: int) -> dict[str, Any]:
+    """What a gather and the compute beside it do to each other; copy_caps are its rates beside products."""
     law, tokens = profile.uva, max(1, tokens)
     assert law is not None
     each = work.in_flight_bytes
     alone, beside = (
         law.bytes_per_s(work.sms, in_flight=each, beside=beside, tokens=tokens) for beside in (False, True)
     )
-    return beside / alone, 1.0, law.crowded(work.sms, in_flight=each, tokens=tokens)
+    held = range(1, MOST_CROWDING + 1)
+    attention = (law.crowded_by(blocks, work.sms, in_flight=each, tokens=tokens) for blocks in held)
+    return {
+        "crowded": (beside / alone, 1.0, *attention), "drag": _drag(profile, work),
+        "launch_drag_s": _value(law.launch_drag_s),
+    }  # fmt: skip
 
 
 def _drag(profile: GpuProfile, work: Work) -> float:

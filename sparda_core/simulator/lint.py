@@ -154,7 +154,7 @@ def _engines(profile: GpuProfile) -> Iterator[str]:
         yield "uva.beside_bytes_per_s must be <= uva.cta_bytes_per_s: compute beside it speeds no copy up"
     if uva and uva.late_bytes_per_s.value > uva.beside_bytes_per_s.value:
         yield "uva.late_bytes_per_s must be <= uva.beside_bytes_per_s: SMs that a kernel left are no better than any"
-    if uva and uva.crowded_bytes_per_s and uva.crowded_bytes_per_s.value > uva.beside_bytes_per_s.value:
-        yield "uva.crowded_bytes_per_s must be <= uva.beside_bytes_per_s: attention speeds no copy up"
+    if uva and uva.crowded and max(uva.crowded.bytes_per_s) > uva.cta_bytes_per_s.value:
+        yield "uva.crowded: every bytes_per_s must be <= uva.cta_bytes_per_s: attention speeds no copy up"
     if engine and engine.whole_bytes_per_s.value > link.h2d_bytes_per_s.value * 1.001:
         yield "copy_engine.whole_bytes_per_s must be <= link.h2d_bytes_per_s"

@@ -12,13 +12,16 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.plan import Kind, Lane, Op, StepPlan
-from sparda_core.simulator.quantity import Basis, BendCurve, PieceCurve, Quantity, RowsCurve, WaveShare
+from sparda_core.simulator.quantity import Basis, BendCurve, CrowdCurve, PieceCurve, Quantity, RowsCurve, WaveShare
 from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
 RUNTIME_KINDS = frozenset(map(str, Kind))
-#: What a compute kernel does to copies: next to nothing, what a large product does, what attention does.
-LIGHT, PRODUCT, CROWD = 0, 1, 2
+#: What a compute kernel does to copies: next to nothing, what a large product does; beyond CROWD by how many of its
+#: thread blocks an SM holds, what attention does.
+LIGHT, PRODUCT, CROWD = 0, 1, 1
+#: Thread blocks an SM for which a copy's price says what attention does to it: 1 to so many.
+MOST_CROWDING = 3
 #: What an operation can wait for, by the label of its flow.
 FLOPS, HBM, LINK, TIME = "flops", "hbm", "link", "time"
 
@@ -68,8 +71,12 @@ class Price:
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
     late_caps  its rate beside compute where its first CTA found an SM while a compute kernel ran; empty: as copy_caps
     drag       what the bytes that a copy keeps in flight add to a kernel beside it, as a share of its time alone
-    crowds     how hard a compute kernel is on the loads of a copy beside it: LIGHT, PRODUCT or CROWD
-    crowded    of a copy kernel: how much longer its blocks take beside each of these than copy_caps says
+    crowds     how hard a compute kernel is on the loads of a copy beside it: LIGHT, PRODUCT, or CROWD and its thread
+               blocks an SM
+    crowded    of a copy kernel: how much longer its blocks take than copy_caps says, beside LIGHT, PRODUCT, and
+               attention of 1, 2, ... MOST_CROWDING thread blocks an SM
+    launch_drag_s  of a copy: what a launch of a compute kernel beside it takes longer
+    launch_share   launches of a compute kernel, by the seconds that its flows take alone
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
     then_s     host time after issuing it, before the next operation is issued
@@ -93,8 +100,10 @@ class Price:
     copy_caps: tuple[tuple[float, float], ...] = ()
     late_caps: tuple[float, ...] = ()
     drag: float = 0.0
-    crowds: int = LIGHT
-    crowded: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    crowds: float = LIGHT
+    crowded: tuple[float, ...] = (1.0,) * (CROWD + 1 + MOST_CROWDING)
+    launch_drag_s: float = 0.0
+    launch_share: float = 0.0
     queue: str = ""
     host_waits: bool = False
     then_s: float = 0.0
@@ -217,7 +226,7 @@ class Profile(abc.ABC):
 def _bases(part: Any, prefix: str) -> Iterator[tuple[str, Basis]]:
     for field in attrs.fields(type(part)):
         value = getattr(part, field.name)
-        if isinstance(value, Quantity | WaveShare | BendCurve | PieceCurve | RowsCurve):
+        if isinstance(value, Quantity | WaveShare | BendCurve | CrowdCurve | PieceCurve | RowsCurve):
             yield prefix + field.name, value.basis
         elif attrs.has(type(value)):
             yield from _bases(value, f"{prefix}{field.name}.")

@@ -160,6 +160,39 @@ class RowsCurve:
 
 
 @attrs.frozen(kw_only=True)
+class CrowdCurve:
+    """How fast a copy is beside attention, by how many thread blocks of attention an SM holds.
+
+    bytes_per_s  for each of `blocks`, > 0: b of q / (t0 + q / b), the rate of a thread block of the copy
+    bend         for each of `blocks`, >= 1: how sharply the ceiling is met, p of x / (1 + (x / ceiling)^p)^(1/p)
+    Linear in the time of a byte, and in 1 / p; blocks outside the table take its nearest entry.
+    """
+
+    blocks: tuple[float, ...] = attrs.field(converter=_floats, validator=_rising)
+    bytes_per_s: tuple[float, ...] = attrs.field(converter=_floats)
+    bend: tuple[float, ...] = attrs.field(converter=_floats)
+    source: str = attrs.field(validator=_text)
+    basis: Basis = attrs.field(converter=_basis)
+
+    @bytes_per_s.validator
+    def _rates(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if len(value) != len(self.blocks) or any(not (math.isfinite(x) and x > 0) for x in value):
+            raise ProfileError(f"bytes_per_s={list(value)} must hold one finite rate > 0 for each of blocks")
+        if self.blocks[0] < 1:
+            raise ProfileError(f"blocks={list(self.blocks)} must be >= 1")
+
+    @bend.validator
+    def _bends(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if len(value) != len(self.blocks) or any(not (math.isfinite(x) and x >= 1) for x in value):
+            raise ProfileError(f"bend={list(value)} must hold one finite number >= 1 for each of blocks")
+
+    def at(self, blocks: float) -> tuple[float, float]:
+        """(bytes a second, bend) beside so many thread blocks an SM."""
+        byte_s = _interpolate(self.blocks, [1 / rate for rate in self.bytes_per_s], blocks)
+        return 1 / byte_s, 1 / _interpolate(self.blocks, [1 / bend for bend in self.bend], blocks)
+
+
+@attrs.frozen(kw_only=True)
 class PieceCurve:
     """Rate of many equal pieces, by the size of a piece.
 

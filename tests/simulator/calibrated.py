@@ -9,8 +9,9 @@ import attrs
 import numpy as np
 
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.gpu_fit.beside import LAYERS, products_s
+from sparda_core.simulator.gpu_fit.beside import LAYERS, Copy, products_s
 from sparda_core.simulator.gpu_fit.contention import predicted
+from sparda_core.simulator.gpu_fit.forked import played
 from sparda_core.simulator.gpu_fit.host_steps import layer_s as host_layer_s
 from sparda_core.simulator.gpu_fit.kernels import LAYER, OWN
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
@@ -56,8 +57,8 @@ class Machine:
             "machine": [self._machine()], "launches": self._launches(), "copy-engine": self._engine(),
             "gather": self._gather(), "grids": self._grids(), "products": self._products(),
             "beside products": self._beside(), "kernels": self._kernels(), "sequence": self._sequence(),
-            "elasticity": [self._crowded(ctas) for ctas in (2, 8)],
-            "host lists": self._lists(), "forked": [],
+            "elasticity": [],
+            "host lists": self._lists(), "forked": self._forked(),
         }  # fmt: skip
         return Samples(
             identity=identity, provenance={"date": "2026-11-30T10:00:00+00:00", "command": "sparda calibrate"},
@@ -183,10 +184,26 @@ class Machine:
             for rows in (1, 16, 64)
         ]
 
-    def _crowded(self, ctas: int) -> Row:
-        law = self.profile.uva
-        assert law is not None
-        assert law.crowded_bytes_per_s is not None
-        one = 131072 / (law.round_trip_s.value + 131072 / law.crowded_bytes_per_s.value)
-        rate = min(ctas * one, law.ceiling_bytes_per_s.value) / 1e9
-        return {"kernel": "attend", "rows": 16, "co": "gather", "ctas": ctas, "slowdown": 1.1, "gb_s": rate, "us": 30.0}
+    def _forked(self) -> list[Row]:
+        """Nothing, attention of one, two and three thread blocks an SM, and a layer's products, beside copies."""
+        attention = {blocks: Work(hbm_bytes=1e8, ctas=132 * blocks, ctas_per_sm=3) for blocks in (1, 2, 3)}
+        product = Work(**attrs.asdict(_product(4096, 16384, 16)))
+        settings: list[tuple[str, int, str, Work | None]] = [
+            ("nothing", 0, "", None), *(("attend", 16, "attend", work) for work in attention.values()),
+            ("layer", 16, "attend", attention[2]),
+            *(("products", rows, "product", attrs.evolve(product, flops=product.flops * rows / 16)) for rows in TOKENS),
+        ]  # fmt: skip
+        return [self._forked_row(*setting) for setting in settings]
+
+    def _forked_row(self, beside: str, rows: int, kind: str, work: Work | None) -> Row:
+        told = [] if work is None else [{"name": kind, "kind": kind, "work": attrs.asdict(work)}]
+        row: Row = {"beside": beside, "rows": rows, "splits": None, "times": 12, "ops": told}
+        copies = []
+        for ctas, kib in itertools.product((1, 2, 4, 8), (128, 16)):
+            copy = Copy(ctas=ctas, in_flight=kib * KIB, total=2**22 if kib == 128 else 2**20, late=False)
+            met = played(row, copy, self.profile)
+            copies.append({
+                "ctas": ctas, "in_flight_kib": kib, "block_kib": 32, "bytes": copy.total,
+                "copy_us": self.seen(1e6 * met.copy_s, 1), "compute_us": self.seen(1e6 * met.compute_s, 1),
+            })  # fmt: skip
+        return {**row, "us": self.seen(1e6 * met.alone_s, 1), "copies": copies}

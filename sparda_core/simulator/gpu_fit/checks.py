@@ -10,9 +10,10 @@ import attrs
 from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_fit.beside import LAYERS, products_s
 from sparda_core.simulator.gpu_fit.contention import in_domain, predicted
+from sparda_core.simulator.gpu_fit.forked import layers
 from sparda_core.simulator.gpu_fit.host_steps import layer_s
 from sparda_core.simulator.gpu_fit.kernels import OWN
-from sparda_core.simulator.gpu_fit.quantities import MICRO, middle
+from sparda_core.simulator.gpu_fit.quantities import KIB, MICRO, middle
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.gpu_price import kind_alone_s
 from sparda_core.simulator.launches import HOST_LIST_ENGINES
@@ -36,8 +37,8 @@ class Check:
 
 
 def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
-    """Products and kernels alone, copies alone, slowdowns of products beside copies, these copies' rates, and steps
-    that the host interrupts for lists.
+    """Products and kernels alone, copies alone, slowdowns of products beside copies, these copies' rates, layers and
+    copies that a graph forks, and steps that the host interrupts for lists.
     """
     alone = [
         (products_s(row["rows"], profile)[0] / LAYERS / (middle(row["us_per_layer"], "products") * MICRO) - 1,
@@ -49,7 +50,11 @@ def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
         for row in samples.rows("kernels")
         if any(kind == row["kind"] and row["kernel"] in names for kind, names in OWN.items())
     ]  # fmt: skip
-    slow, rates = [], []
+    slow, rates, copied, beside = [], [], [], []
+    for one, says in layers(samples, profile):
+        where = f"{one.copy.ctas} x {one.copy.in_flight / KIB:.0f} KiB, {one.rows} rows"
+        copied.append((says.copy_s / one.seen.copy_s - 1, where))
+        beside.append((says.compute_s / says.alone_s - one.seen.compute_s / one.seen.alone_s, where))
     for row in samples.rows("beside products"):
         if row["slowdown"] and in_domain(row):
             says, rate = predicted(row, profile)
@@ -60,6 +65,8 @@ def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
         _check("a layer's products", "share", alone), _check("kernels of selection and attention", "share", small),
         _check("gather alone", "share", _gathers(samples, profile)), _check("products beside copies", "points", slow),
         _check("copies beside products", "share", rates),
+        _check("copies forked beside whole layers", "share", copied),
+        _check("whole layers beside forked copies", "points", beside),
         _check("steps whose copies the host lists", "share", _host_steps(samples, profile)),
     )  # fmt: skip
 

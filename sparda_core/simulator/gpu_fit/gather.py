@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import ProfileError
+from sparda_core.simulator.gpu_fit.beside import Copy
+from sparda_core.simulator.gpu_fit.crowds import crowd_table
+from sparda_core.simulator.gpu_fit.forked import blocks_per_sm, forked
 from sparda_core.simulator.gpu_fit.quantities import GIGA, KIB, Table, best, ladder, measured, middle, rounded
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.gpu_parts import bent
 
 #: Rates of so many thread blocks together, as a share of the ceiling, are those of one of them times their number.
 _FREE = 0.6
-#: Bytes in flight of a thread block of the copies in `elasticity`.
-ELASTIC_BYTES = 128 * KIB
-#: Kernels whose loads crowd.
-_CROWDS = ("attend", "attend all")
 #: Bends of a ceiling that are tried.
 _BENDS = ladder(1.0, 32.0, 56)
 
@@ -36,31 +35,38 @@ def gather_table(samples: Samples) -> Table:
         "repeated_round_trip_s": measured(again_s, "s", "the same on lists copied before, with the same b"),
         "cta_bytes_per_s": measured(cta, "B/s", "b of the same line"),
     }
-    limit = cta
-    for first, name, words in ((True, "beside", "there before the products"), (False, "late", "come while they ran")):
-        rows = [row for row in samples.rows("beside products", co="gather", first=first) if row["gb_s"]]
-        rate, bends = under_a_ceiling([(*_point(row), row["rows"]) for row in rows], trip_s, ceiling, most=limit)
+    return table | _beside(samples, trip_s, cta, ceiling)
+
+
+def _beside(samples: Samples, trip_s: float, cta: float, ceiling: float) -> Table:
+    """Rates beside products, of copies that a graph forks and of late ones, and beside attention."""
+
+    def alone(copy: Copy) -> float:
+        return min(ceiling, copy.ctas * copy.in_flight / (trip_s + copy.in_flight / cta))
+
+    late = [row for row in samples.rows("beside products", co="gather", first=False) if row["gb_s"]]
+    points = {
+        "beside": [
+            (one.copy.ctas, one.copy.in_flight, one.rate, one.rows) for one in forked(samples, "products", alone)
+        ],
+        "late": [(*_point(row), int(row["rows"])) for row in late],
+    }  # fmt: skip
+    table, limit = Table(), cta
+    for name, words in (("beside", "forked in one graph"), ("late", "come while they ran")):
+        rate, bends = under_a_ceiling(points[name], trip_s, ceiling, most=limit)
         limit = rate
-        table[f"{name}_bytes_per_s"] = measured(rate, "B/s", f"{words}: {len(rows)} rows at {_words(bends)} rows")
+        source = f"{words}: {len(points[name])} rows at {_words(bends)} rows"
+        table[f"{name}_bytes_per_s"] = measured(rate, "B/s", source)
         table[f"{name}_bend"] = {
             "tokens": sorted(bends), "bend": [rounded(bends[tokens]) for tokens in sorted(bends)],
-            "source": f"the same {len(rows)} rows", "basis": "measured",
+            "source": f"the same {len(points[name])} rows", "basis": "measured",
         }  # fmt: skip
-    table["crowded_bytes_per_s"] = _crowded(samples, trip_s, ceiling, most=limit)
-    return table
-
-
-def _crowded(samples: Samples, trip_s: float, ceiling: float, *, most: float) -> Table:
-    """b beside attention, from copies of so few thread blocks that the link is not full."""
-    rows = [
-        row for name in _CROWDS for row in samples.sections["elasticity"]
-        if row["kernel"] == name and row["co"] == "gather" and row["gb_s"] and row["gb_s"] * GIGA < _FREE * ceiling
-    ]  # fmt: skip
-    if not rows:
-        return measured(most, "B/s", "copies beside attention are as fast as beside products")
-    found = [1 / max(1 / most, row["ctas"] / (row["gb_s"] * GIGA) - trip_s / ELASTIC_BYTES) for row in rows]
-    told = ", ".join(f"{row['gb_s']:.0f}" for row in rows)
-    return measured(middle(found, "copies"), "B/s", f"beside {' and '.join(_CROWDS)}, below the ceiling: {told} GB/s")
+    sms = float(samples.one("machine")["sms"])
+    attention = [
+        (blocks_per_sm(one.row, sms), one.copy.ctas, one.copy.in_flight, one.rate)
+        for one in forked(samples, "attend", alone)
+    ]
+    return {**table, "crowded": crowd_table(attention, trip_s, cta, ceiling)}
 
 
 def _words(bends: dict[int, float]) -> str:

@@ -22,8 +22,6 @@ SECTIONS = (
     "machine", "launches", "host lists", "copy-engine", "gather", "grids", "products", "beside products", "kernels",
     "sequence", "elasticity", "forked",
 )  # fmt: skip
-#: Those that a profile is fitted to.
-FITTED = tuple(name for name in SECTIONS if name != "forked")
 
 
 @attrs.frozen(kw_only=True)
