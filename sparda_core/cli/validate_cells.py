@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Where records go, and the machine predicted, unless told otherwise.
 FOLDER, GPU_PROFILE, CPU_PROFILE = Path("sparda-validation"), "h200", "cpu-profile.toml"
+#: Stands for the list that comes with the package, in place of a file.
+SHIPPED = "shipped"
 #: The document with every record, beside them.
 DOCUMENT = "validation.json"
 #: Share of the cores that other programs may keep busy before it is said.
@@ -39,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is done (default: measure the cells listed, and predict them)")
     what.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where cells are measured")
     what.add_argument("--draw", type=SEED, metavar="SEED", help="draw a list of cells into --out; needs no GPU")
+    what.add_argument(
+        "--without", nargs="+", type=Path, default=[], metavar="FILE",
+        help="with --draw: leave out the cells of these lists; 'shipped' is the one shipped",
+    )
     what.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     what.add_argument("--predict-only", action="store_true", help="predict the records of --out anew, measure nothing")
     what.add_argument("--measure-only", action="store_true", help="predict nothing: another machine may do that")
@@ -109,7 +115,8 @@ def _draw(args: argparse.Namespace) -> int:
         raise ConfigError("--draw needs --out FILE, the list to write")
     check_place(args.out)
     with progress() as report:
-        drawn = draw(args.draw, profile=args.profile or GPU_PROFILE, report=report)
+        without = {record.cell for path in args.without for record in _list_of(path).records}
+        drawn = draw(args.draw, profile=args.profile or GPU_PROFILE, without=without, report=report)
     write_run(args.out, drawn)
     show_list(drawn, as_json=args.json)
     return 0
@@ -117,9 +124,7 @@ def _draw(args: argparse.Namespace) -> int:
 
 def listed(args: argparse.Namespace) -> Run:
     """The cells that the options name; raises ConfigError where none is left."""
-    from sparda_core.bench.validate.folder import read_run, shipped_cells
-
-    every = read_run(args.cells) if args.cells is not None else shipped_cells()
+    every = _list_of(args.cells or Path(SHIPPED))
     chosen = [
         record for record in every.records
         if all(any(word in text for text in (record.cell.key, record.tier, *record.groups)) for word in args.only)
@@ -127,6 +132,13 @@ def listed(args: argparse.Namespace) -> Run:
     if not chosen:
         raise ConfigError(f"no cell has all of {args.only} in its name, tier or groups; --list shows them")
     return attrs.evolve(every, records=chosen)
+
+
+def _list_of(path: Path) -> Run:
+    """A list of cells by its file, or SHIPPED."""
+    from sparda_core.bench.validate.folder import read_run, shipped_cells
+
+    return shipped_cells() if str(path) == SHIPPED else read_run(path)
 
 
 def _kept(folder: Path) -> Sequence[Record]:

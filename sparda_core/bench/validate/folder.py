@@ -19,7 +19,8 @@ from sparda_core.spans import Timeline
 RECORDS, TIMELINES, DOCUMENT = "cells", "timelines", "validation.json"
 #: Most bytes of a document of many records, and of a timeline.
 _MOST_BYTES = 1 << 30
-SHIPPED = Path(__file__).parent / "cells" / "h200.json"
+#: Lists for an H200: the first, and one drawn when the first one's cells were known.
+SHIPPED, SECOND = (Path(__file__).parent / "cells" / name for name in ("h200.json", "h200-second.json"))
 
 
 def _records(value: Iterable[Record]) -> tuple[Record, ...]:
