@@ -24,11 +24,11 @@ def by_engine(sizes: Sizes, pool: Pool) -> list[Row]:
     largest = min(pool.host.numel() // 2, pool.slots.numel() // 2)
     rows = []
     for nbytes in [size for size in sizes.sizes if size <= largest]:
-        up, down = _one_way(pool, nbytes, up=True), _one_way(pool, nbytes, up=False)
+        up, down = one_way(pool, nbytes, up=True), one_way(pool, nbytes, up=False)
         for way, copy in (("h2d", up), ("d2h", down)):
             copy()
             rows.append(_engine_row(way, nbytes, [between(copy) for _ in range(sizes.repeats)]))
-        rows.append(_engine_row("both", nbytes, [_both(up, down) for _ in range(sizes.repeats)]))
+        rows.append(_engine_row("both", nbytes, [both_ways(up, down) for _ in range(sizes.repeats)]))
     many = [(piece, count) for piece in sizes.pieces for count in sizes.counts if piece * count <= largest]
     return rows + [
         _engine_row("h2d", piece * count, _batch(pool, piece, count, sizes.repeats), pieces=count)
@@ -40,7 +40,7 @@ def _engine_row(way: str, nbytes: int, us: list[float], *, pieces: int = 1) -> R
     return {"way": way, "bytes": nbytes, "pieces": pieces, "us": us}
 
 
-def _one_way(pool: Pool, nbytes: int, *, up: bool) -> Callable[[], object]:
+def one_way(pool: Pool, nbytes: int, *, up: bool) -> Callable[[], object]:
     """A copy of the first half up, or of the second half down, so that both may go on at once."""
     half, slots = pool.host.numel() // 2, pool.slots.numel() // 2
     if up:
@@ -48,7 +48,7 @@ def _one_way(pool: Pool, nbytes: int, *, up: bool) -> Callable[[], object]:
     return lambda: pool.host[half : half + nbytes].copy_(pool.slots[slots : slots + nbytes], non_blocking=True)
 
 
-def _both(up: Callable[[], object], down: Callable[[], object]) -> float:
+def both_ways(up: Callable[[], object], down: Callable[[], object]) -> float:
     """Microseconds until both are done that began together."""
     lanes, ends, start = [new_stream(), new_stream()], [new_mark(), new_mark()], new_mark()
     finish()
