@@ -11,11 +11,11 @@ import attrs
 
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.folder import Run
+from sparda_core.bench.validate.machines import profile_for
 from sparda_core.bench.validate.pools import FITS, POOLS, axis_of, fits, structured
 from sparda_core.bench.validate.predicting import balance_of, drawn_facts, planned_of
 from sparda_core.bench.validate.record import STRATA, Record, stratum_of
 from sparda_core.errors import ConfigError, SpardaError
-from sparda_core.simulator.profile_file import load_profile
 
 #: Held-out tiers: a third of each of these strata at least, of each tier.
 HELD_OUT, THIRDS = ("combination", "axis"), ("link", "balanced")
@@ -38,8 +38,10 @@ def draw(
 
     ratio    None: by predictions on the profile
     without  cells that are known already, of an earlier list: none of them is in this one
-    Raises ConfigError where the pools cannot meet the quotas.
+    Raises UnknownNameError for a profile that there is not, and ConfigError for a CPU's and where the pools cannot
+    meet the quotas.
     """
+    digest = profile_for("cuda", profile).digest
     wanted = SIZES if sizes is None else sizes
     told: dict[ValidationCell, float | None] = {}
     asked = ratio or (lambda cell: predicted_ratio(cell, profile))
@@ -64,7 +66,6 @@ def draw(
         taken.add(cell)
         found = known(cell) or 0.0
         records.append(Record(cell=cell, tier=tier, stratum=stratum_of(found), ratio=found, groups=groups))
-    digest = load_profile(profile).digest
     about = {
         "seed": seed, "profile": profile, "profile_digest": digest, "fits": list(FITS), "without_cells": len(without)
     }  # fmt: skip

@@ -24,6 +24,7 @@ from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.compact import CompactFacts
 from sparda_core.bench.validate.cpu_cells import SELECTORS, CpuLoad, cpu_loads
 from sparda_core.bench.validate.folder import Folder
+from sparda_core.bench.validate.machines import CPU_PROFILE
 from sparda_core.bench.validate.predicting import Planned, balance_of, planned_here, predict_record
 from sparda_core.bench.validate.record import Measured, Record, stratum_of
 from sparda_core.bench.workbench import Workbench
@@ -43,7 +44,6 @@ TINY = "tiny"
 TINY_SHAPE = ModelShape(
     name="tiny", layers=6, hidden=256, ffn=512, q_heads=8, kv_heads=2, head_dim=32, vocab=512, context=4096
 )
-PROFILE = "cpu-profile.toml"
 #: Steps that a pass of calibration measures of each combination and context.
 PASS_STEPS = 2
 GIGA = 1e9
@@ -117,7 +117,7 @@ class CpuRun:
     def _profile(self, samples: CpuSamples) -> Profile:
         """The profile by the passes so far, kept beside the records."""
         return load_profile(
-            save_profile(profile_of(samples, threads=self._settings.threads), self._folder.path / PROFILE)
+            save_profile(profile_of(samples, threads=self._settings.threads), self._folder.path / CPU_PROFILE)
         )
 
     def _calibrate(self) -> CpuSamples:
