@@ -7,9 +7,9 @@ then copies of one GPU beside what the host does for the other. Only what began 
 counts, by the host's clock, which the processes share; the lists of every gather are new. Beside it stands what the
 simulator says of one GPU and of two with a profile, by which they share `memory.host_bytes_per_s`.
 
-Not known before it ran: whether two H200 of one host share anything that copies feel. By the profile of November 2026
-they should: 55 GB/s each alone, 36 together, for 16 threads copied 73 GB/s read + written. But one GPU that copies
-both ways moves 101 GB/s of host memory, so that figure looks like the threads' limit and not the memory's.
+Seen on two H200 of one host (2026-11-30, benchmarks/results/2026-11-30-two-gpus-h200.json): no copy is slower beside
+the other GPU's but those of both ways on both, 39 GB/s each way for 50.6. The profile of that day had said 36 together
+for 55 alone, since it took what 16 threads copied, 73 GB/s, for what host memory gives. That file holds what was said.
 """
 
 from __future__ import annotations

@@ -24,8 +24,10 @@ _CROWDS = {Kind.MLP: PRODUCT, Kind.HEAD: PRODUCT, "product": PRODUCT, Kind.ATTEN
 #: rows of MiniCPM4.1-8B) copies of two blocks drew 50 GB/s beside it, with three (24 rows) 26: one H200, 2026-11-30,
 #: benchmarks/results/2026-11-30-placement-h200.json, forked decode.
 _ROOMY = 2
-#: Times that a byte crosses host memory when it is gathered (read, written) before a copy reads it.
-_GATHER_PASSES = 2.0
+#: Times that a byte crosses host memory when it is gathered before a copy reads it. It is read once; what is written
+#: stays for the most part in the processor's cache, where the copy finds it: two processes that gathered at once, 16
+#: threads each, reached 119 GB/s where copies of two GPUs moved 156 (benchmarks/results/2026-11-30-two-gpus-h200.json).
+_GATHER_PASSES = 1.3
 
 
 def cuts(op: Op) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from sparda_core.bench.gpu_calibration.pool import KIB, Pool, check
 from sparda_core.bench.gpu_calibration.sizes import Copy, Sizes
-from sparda_core.bench.gpu_clock import between, finish, graph_of, new_mark, new_stream, on_stream
+from sparda_core.bench.gpu_clock import between, finish, graph_of, has_gpu, new_mark, new_stream, on_stream
 from sparda_core.runtimes.gpu.block_copies import copy_blocks
 
 Row = dict[str, Any]
@@ -34,6 +36,39 @@ def by_engine(sizes: Sizes, pool: Pool) -> list[Row]:
         _engine_row("h2d", piece * count, _batch(pool, piece, count, sizes.repeats), pieces=count)
         for piece, count in many
     ]
+
+
+def by_all_gpus(sizes: Sizes, pool: Pool) -> list[Row]:
+    """One row: every GPU of this machine copies `bytes` each way at once, `us` until all are done; none for one GPU."""
+    count = torch.cuda.device_count() if has_gpu() else 1
+    if count < 2:
+        return []
+    nbytes = min(max(sizes.sizes), pool.host.numel() // (2 * count))
+    host = pool.host[: 2 * count * nbytes].view(count, 2, nbytes)
+    lanes = [lane for number in range(count) for lane in _two_lanes(number, host[number])]
+    us = [_all_at_once(lanes) for _ in range(sizes.repeats + 1)][1:]
+    return [{"what": "all gpus", "gpus": count, "bytes": nbytes, "us": us}]
+
+
+def _two_lanes(number: int, host: torch.Tensor) -> list[tuple[Any, Callable[[], object]]]:
+    """(stream, copy) of one GPU: the first half of `host` up, another half of the device's down into the second."""
+    with torch.cuda.device(number):
+        slots = torch.empty_like(host, device=f"cuda:{number}")
+        return [
+            (new_stream(), lambda: slots[0].copy_(host[0], non_blocking=True)),
+            (new_stream(), lambda: host[1].copy_(slots[1], non_blocking=True)),
+        ]
+
+
+def _all_at_once(lanes: list[tuple[Any, Callable[[], object]]]) -> float:
+    """Microseconds by the host's clock, for streams of several GPUs: launches take little beside such copies."""
+    began = time.perf_counter()
+    for stream, copy in lanes:
+        with on_stream(stream):
+            copy()
+    for stream, _ in lanes:
+        stream.synchronize()
+    return (time.perf_counter() - began) * 1e6
 
 
 def _engine_row(way: str, nbytes: int, us: list[float], *, pieces: int = 1) -> Row:
