@@ -25,7 +25,8 @@ import torch
 
 from benchmarks.gpu.keep import keep
 from benchmarks.gpu.logged_copy import WORDS, Log, logged_gather
-from benchmarks.gpu.placement import Copies, alone, beside_kernels
+from benchmarks.gpu.logged_lists import Copies, alone
+from benchmarks.gpu.races import beside_kernels
 from sparda_core.bench.decode.cell import Cell, K
 from sparda_core.bench.decode.clock import Clock
 from sparda_core.bench.decode.measure import Bench

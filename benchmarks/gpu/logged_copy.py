@@ -1,7 +1,7 @@
 """The copy kernel with a log: on which SM each thread block sat, and when each of its round trips ended.
 
 The same runs, loads and stores as `kernels/gather/gpu.py` in one part; besides, one thread of each thread block writes
-what the device's clock says. On an H200 that clock counts nanoseconds, in steps of 32.
+what the device's clock says.
 """
 
 # Triton kernels take no annotations, and are told where everything lies.
@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sparda_core.kernels.corunners.clock import clock_ns, sm_number
 from sparda_core.kernels.device import INTERPRETED
 from sparda_core.kernels.gather.gpu import _fetch, _ids_of, _put, block_words, copy_options
 
@@ -26,42 +27,12 @@ WORDS = _HEAD + ROOM
 
 
 @triton.jit
-def _clock(x, INTERPRETED: tl.constexpr):
-    """Nanoseconds of the device's clock; by the interpreter, x."""
-    if INTERPRETED:
-        now = x.to(tl.int64)
-    else:
-        now = tl.inline_asm_elementwise(
-            "{ .reg .u32 u; mov.u32 u, $1; mov.u64 $0, %globaltimer; }", "=l,r", [x], dtype=tl.int64, is_pure=False,
-            pack=1,
-        )  # fmt: skip
-    return now
-
-
-@triton.jit
-def _sm(x, INTERPRETED: tl.constexpr):
-    """The number of this SM; by the interpreter, x."""
-    if INTERPRETED:
-        number = x
-    else:
-        number = tl.inline_asm_elementwise(
-            "{ .reg .u32 u; mov.u32 u, $1; mov.u32 $0, %smid; }", "=r,r", [x], dtype=tl.int32, is_pure=False, pack=1
-        )
-    return number
-
-
-@triton.jit
-def _mark_kernel(out, INTERPRETED: tl.constexpr):
-    tl.store(out, _clock(tl.program_id(0), INTERPRETED))
-
-
-@triton.jit
 def _hold_kernel(out, hold_ns, BULK: tl.constexpr, INTERPRETED: tl.constexpr):
     """Take a whole SM, say which and when, and keep it for a while."""
     pid = tl.program_id(0)
-    begin = _clock(pid, INTERPRETED)
+    begin = clock_ns(pid, INTERPRETED)
     tl.store(out + pid * 2, begin)
-    tl.store(out + pid * 2 + 1, _sm(pid, INTERPRETED).to(tl.int64))
+    tl.store(out + pid * 2 + 1, sm_number(pid, INTERPRETED).to(tl.int64))
     # Live values that fill the registers, as those of a copy do.
     held = (tl.arange(0, BULK) + pid).to(tl.float32)
     now = begin
@@ -69,7 +40,7 @@ def _hold_kernel(out, hold_ns, BULK: tl.constexpr, INTERPRETED: tl.constexpr):
     while (now - begin < hold_ns) & (looks < (1 << 16)):
         held = held * 0.5 + 1.0
         looks += 1
-        now = _clock(looks, INTERPRETED)
+        now = clock_ns(looks, INTERPRETED)
     tl.store(out + pid * 2, begin + tl.sum((held < 0).to(tl.int64), axis=0))
 
 
@@ -81,7 +52,7 @@ def _logged_kernel(
 ):  # fmt: skip
     pid = tl.program_id(0)
     own = log + pid * s_log
-    tl.store(own, _sm(pid, INTERPRETED).to(tl.int64) + 1)
+    tl.store(own, sm_number(pid, INTERPRETED).to(tl.int64) + 1)
     blocks = tl.minimum(tl.load(count), most)
     runs = blocks * PER
     step = tl.num_programs(0) * ROWS
@@ -90,7 +61,7 @@ def _logged_kernel(
     b_0, c_0 = _fetch(source, source, s_0, r_0, runs, s_source, WORDS, RUN, PER, 1, LOADS)
     turn = 0
     for _ in range(pid * ROWS, runs, step):
-        tl.store(own + HEAD + turn, _clock(turn, INTERPRETED), mask=turn < ROOM)
+        tl.store(own + HEAD + turn, clock_ns(turn, INTERPRETED), mask=turn < ROOM)
         n_0 = r_0 + step
         s_0, u_0 = _ids_of(source_ids, target_ids, n_0, runs, PER)
         _put(target, b_0, c_0, t_0, r_0, runs, s_target, WORDS, RUN, PER, 1, STORES, False)
@@ -99,7 +70,7 @@ def _logged_kernel(
         r_0 = n_0
         turn += 1
     tl.store(own + 1, turn.to(tl.int64))
-    tl.store(own + 2, _clock(turn, INTERPRETED))
+    tl.store(own + 2, clock_ns(turn, INTERPRETED))
 
 
 class Log:
@@ -148,11 +119,6 @@ def logged_gather(
         words, slots, source_ids, target_ids, count, source_ids.shape[0], log.words, log.words.stride(0),
         words.stride(0), slots.stride(0), HEAD=_HEAD, ROOM=ROOM, INTERPRETED=INTERPRETED, **options,
     )  # fmt: skip
-
-
-def mark(out: torch.Tensor) -> None:
-    """Write the device's clock into int64 [1], by a kernel of one warp."""
-    _mark_kernel[(1,)](out, INTERPRETED=INTERPRETED, num_warps=1)
 
 
 def census(out: torch.Tensor, hold_ns: int) -> None:

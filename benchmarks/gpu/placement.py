@@ -22,7 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import torch
@@ -30,22 +30,19 @@ import torch
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from benchmarks.gpu.cluster_map import clusters_of
 from benchmarks.gpu.keep import keep
-from benchmarks.gpu.logged_copy import Log, census, logged_gather, mark
-from sparda_core.bench.decode.timeline import _profiled
-from sparda_core.bench.gpu_calibration.beside import HOLD, LATER, TIMES, Subject
-from sparda_core.bench.gpu_calibration.copies import bytes_for
-from sparda_core.bench.gpu_calibration.pool import KIB, Pool
-from sparda_core.bench.gpu_calibration.products import Weights, layers_of
+from benchmarks.gpu.logged_copy import census
+from benchmarks.gpu.logged_lists import BLOCK_KIB, Copies, Few, Row, alone
+from benchmarks.gpu.races import Race, beside_kernels, raced, weights_of
+from sparda_core.bench.decode.timeline import profiled
+from sparda_core.bench.gpu_calibration.beside import LATER, TIMES, Subject
+from sparda_core.bench.gpu_calibration.forked import Forked, compute_of
+from sparda_core.bench.gpu_calibration.pool import KIB, Pool, device_of
+from sparda_core.bench.gpu_calibration.products import layers_of
 from sparda_core.bench.gpu_calibration.sizes import GIB, MIB, Sizes, full
-from sparda_core.bench.gpu_calibration.small_kernels import case_of
-from sparda_core.bench.gpu_clock import Launch, finish, graph_of, has_gpu, new_mark, new_stream, on_stream
+from sparda_core.bench.gpu_clock import Launch, finish, has_gpu
 from sparda_core.shapes import BlockSpec, ModelShape
 
 del tests
-Row = dict[str, Any]
-#: (thread blocks, KiB in flight of each).
-Few = tuple[int, int]
-BLOCK_KIB = 32
 COPIES: tuple[Few, ...] = tuple(itertools.product((1, 2, 3, 4, 8, 16), (128, 16)))
 FIRST: tuple[Few, ...] = ((2, 128), (3, 128), (4, 128), (3, 16), (8, 16))
 #: Copies that are started at many moments, and those, in ticks of the clock: a layer takes some 130 us.
@@ -77,151 +74,6 @@ def tiny() -> Sizes:
     )  # fmt: skip
 
 
-class Memory(Protocol):
-    """Pinned memory, and slots on the device."""
-
-    @property
-    def host(self) -> torch.Tensor:
-        """uint8 [bytes]."""
-
-    @property
-    def slots(self) -> torch.Tensor:
-        """uint8 [bytes]."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where kernels run."""
-
-
-class Copies:
-    """Logged copies of lists that are never used twice."""
-
-    def __init__(self, pool: Memory, dtype: torch.dtype) -> None:
-        shape = (-1, 2, BLOCK_KIB * KIB // 512, 128)
-        self.source, self.slots = pool.host.view(dtype).view(shape), pool.slots.view(dtype).view(shape)
-        self._device = pool.device
-
-    def blocks(self, copy: Few, us: float) -> int:
-        """Blocks that take about so long alone."""
-        return max(16, int(bytes_for((*copy, BLOCK_KIB), us) / (BLOCK_KIB * KIB)) // 16 * 16)
-
-    def made(self, copy: Few, count: int, *, range_bytes: int | None = None) -> tuple[Launch, Launch, Log]:
-        """A copy, what gives it a new list, and its log."""
-        ctas, kib = copy
-        most = self.source.shape[0] if range_bytes is None else range_bytes // (BLOCK_KIB * KIB)
-        count = min(count, self.slots.shape[0])
-        ids = torch.zeros(2, count, dtype=torch.int32, device=self._device)
-        length = torch.full((1,), count, dtype=torch.int32, device=self._device)
-        log = Log(ctas, kib * KIB, self._device)
-
-        def renew() -> None:
-            ids[0].random_(0, most)
-            ids[1].copy_(torch.randperm(self.slots.shape[0], device=self._device)[:count])
-            log.clear()
-
-        renew()
-        run = functools.partial(logged_gather, self.source, self.slots, ids[0], ids[1], length, log)
-        return run, renew, log
-
-    def check(self) -> None:
-        """Raise AssertionError unless the listed blocks arrive, and every thread block tells where it sat."""
-        words = self.source.view(torch.int32).flatten(1)
-        words[:, 0] = torch.arange(words.shape[0], dtype=torch.int32)
-        for copy in ((2, 128), (3, 16)):
-            ctas, kib = copy
-            count = min(40, self.slots.shape[0])
-            source = torch.randperm(min(words.shape[0], 1 << 20))[:count].int().to(self._device)
-            target = torch.randperm(self.slots.shape[0])[:count].int().to(self._device)
-            length = torch.full((1,), count, dtype=torch.int32, device=self._device)
-            log = Log(ctas, kib * KIB, self._device)
-            self.slots.zero_()
-            logged_gather(self.source, self.slots, source, target, length, log)
-            arrived = self.slots.view(torch.int32).flatten(1)[:, 0]
-            want = torch.zeros_like(arrived)
-            want[target.long()] = source
-            assert torch.equal(arrived, want), f"{copy} moved other blocks than were listed"
-            told = log.told()
-            assert min(told["sms"]) >= 0, f"{copy}: a thread block left no log"
-
-
-def _hold(ticks: int) -> None:
-    if has_gpu():
-        torch.cuda._sleep(ticks)  # type: ignore[no-untyped-call]  # noqa: SLF001  torch has no other name for it
-
-
-class Race:
-    """A long graph, and something beside it on a stream of higher priority."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.subject, self._marks = subject, torch.zeros(2, dtype=torch.int64, device="cuda" if has_gpu() else "cpu")
-        self._alone = self._took(None)[0]
-
-    def _took(self, other: Launch | None, *, first: bool = False, later: int = LATER) -> tuple[float, float, float]:
-        """Microseconds of the graph; from its start to the other one's begin, and to its end."""
-        free, start, end, begin, done = (new_mark() for _ in range(5))
-        lane = new_stream(priority=-1)
-        finish()
-        _hold(HOLD)
-        free.record()
-
-        def graph() -> None:
-            mark(self._marks[:1])
-            start.record()
-            self.subject.graph.replay()
-            end.record()
-            mark(self._marks[1:])
-
-        if not first:
-            graph()
-        if other is not None:
-            lane.wait_event(free)
-            with on_stream(lane):
-                if not first:
-                    _hold(later)
-                begin.record(lane)
-                other()
-                done.record(lane)
-        if first:
-            _hold(later)
-            graph()
-        finish()
-        took = float(start.elapsed_time(end)) * 1e3
-        if other is None:
-            return took, 0.0, 0.0
-        return took, float(start.elapsed_time(begin)) * 1e3, float(start.elapsed_time(done)) * 1e3
-
-    def run(self, launch: Launch, *, first: bool = False, later: int = LATER) -> Row:
-        """One replay beside it: slowdown while both ran, and where in the graph that began."""
-        before = self._alone
-        took, begin, done = self._took(launch, first=first, later=later)
-        marks = self._marks.tolist()
-        self._alone = self._took(None)[0]
-        met = max(1e-6, done - max(0.0, begin))
-        behind = took - (before + self._alone) / 2
-        ended = done < took or not has_gpu()
-        return {
-            "slowdown": met / max(met - behind, 1e-3 * met) if ended else None, "begin_us": begin, "done_us": done,
-            "graph_ns": marks, "alone_us": self._alone, "later": later,
-        }  # fmt: skip
-
-
-def raced(
-    race: Race, copies: Copies, copy: Few, us: float, *, repeats: int, first: bool = False, later: int = LATER,
-    range_bytes: int | None = None,
-) -> list[Row]:  # fmt: skip
-    """Replays of one copy beside the kernels, each with a list of its own."""
-    run, renew, log = copies.made(copy, copies.blocks(copy, us), range_bytes=range_bytes)
-    run()  # loads the kernel: a launch that loads waits for the device
-    rows = []
-    for _ in range(repeats):
-        renew()
-        told = race.run(run, first=first, later=later)
-        logged = log.told(every=64)
-        moved = copies.blocks(copy, us) * BLOCK_KIB * KIB
-        rows.append({**told, **logged, "gb_s": moved / max(1, max(logged["ends"]) - min(logged["starts"]))})
-    return rows
-
-
 def beside_products(
     sizes: Sizes, copies: Copies, *, shrink: int, quick: bool, tell: Callable[[str], None]
 ) -> list[Row]:
@@ -241,43 +93,6 @@ def beside_products(
     return rows
 
 
-def beside_kernels(
-    sizes: Sizes, copies: Copies, kernels: Sequence[tuple[str, int]], few: Sequence[Few],
-    ranges: Sequence[int | None], *, repeats: int = 3,
-) -> list[Row]:  # fmt: skip
-    """Copies late and first beside a graph of one kernel, over lists of several ranges."""
-    rows: list[Row] = []
-    for name, tokens in kernels:
-        ours = name not in Weights.NAMES
-        launches = case_of(name, sizes, tokens).launches if ours else _weights(sizes).launches(name, tokens)
-        race = Race(Subject.of(name, tokens, launches, TIMES * sizes.beside_us / 2))
-        for copy, range_bytes, first in itertools.product(few, ranges, (False, True)):
-            found = raced(
-                race, copies, copy, sizes.beside_us / 2, repeats=repeats, first=first, range_bytes=range_bytes
-            )
-            told = {"kernel": name, "rows": tokens, "ctas": copy[0], "kib": copy[1], "first": first}
-            rows += [{**told, "range_bytes": range_bytes, **row} for row in found]
-    return rows
-
-
-def alone(copies: Copies, few: Sequence[Few], ranges: Sequence[int | None], us: float) -> list[Row]:
-    """Copies with nothing beside them, over lists of several ranges."""
-    rows: list[Row] = []
-    for copy, range_bytes in itertools.product(few, ranges):
-        run, renew, log = copies.made(copy, copies.blocks(copy, us), range_bytes=range_bytes)
-        run()
-        for _ in range(3):
-            renew()
-            finish()
-            run()
-            finish()
-            told = log.told(every=64)
-            moved = copies.blocks(copy, us) * BLOCK_KIB * KIB
-            told["gb_s"] = moved / max(1, max(told["ends"]) - min(told["starts"]))
-            rows.append({"ctas": copy[0], "kib": copy[1], "range_bytes": range_bytes, **told})
-    return rows
-
-
 def counted(sizes: Sizes, *, shrink: int, quick: bool) -> list[Row]:
     """Which SMs are free at some moments of a product, and when the others become so."""
     rows: list[Row] = []
@@ -285,7 +100,7 @@ def counted(sizes: Sizes, *, shrink: int, quick: bool) -> list[Row]:
         subject = layers_of(sizes, tokens, shrink=shrink, span_us=sizes.beside_us)
         race = Race(subject)
         blocks = 132 if has_gpu() else 2
-        out = torch.zeros(blocks, 2, dtype=torch.int64, device=_device())
+        out = torch.zeros(blocks, 2, dtype=torch.int64, device=device_of())
         run = functools.partial(census, out, 150_000 if has_gpu() else 1)
         run()
         for later in MOMENTS[:1] if quick else MOMENTS[::4]:
@@ -299,68 +114,13 @@ def counted(sizes: Sizes, *, shrink: int, quick: bool) -> list[Row]:
     return rows
 
 
-def _device() -> torch.device:
-    return torch.device("cuda" if has_gpu() else "cpu")
-
-
-def layer_launches(sizes: Sizes, kind: str, rows: int, *, shrink: int) -> list[list[Launch]]:
+def layer_launches(sizes: Sizes, kind: str, rows: int, *, shrink: int) -> Sequence[Sequence[Launch]]:
     """What the compute lane does in each of some layers, beside a copy."""
-    if kind == "products":
-        subject = layers_of(sizes, rows, shrink=shrink)
-        launches = list(subject.graph.launches)
-        each = len(launches) // sizes.layers
-        return [launches[at * each : (at + 1) * each] for at in range(sizes.layers)]
-    weights, attend = _weights(sizes), case_of("attend", sizes, rows).launches
-    score = case_of("score forecast", sizes, rows).launches
-    named = {name: weights.launches(name, rows) for name in ("output", "gate up", "down", "qkv")}
-    return [
-        [attend[at % len(attend)], *(named[name][at] for name in named), score[at % len(score)]]
-        for at in range(sizes.layers)
-    ]
-
-
-@functools.cache
-def _weights(sizes: Sizes) -> Weights:
-    return Weights(sizes)
-
-
-class Forked:
-    """A graph of layers: a kernel of one warp, then compute and a copy beside each other, then the next layer."""
-
-    def __init__(self, layers: Sequence[Sequence[Launch]], copies: Sequence[Launch] | None) -> None:
-        self.marks = torch.zeros(2 * len(layers) + 1, dtype=torch.int64, device=_device())
-        self._layers, self._copies = layers, copies
-        self._side = new_stream(priority=-1)
-        self.graph = self._captured()
-
-    def _issue(self) -> None:
-        for at, layer in enumerate(self._layers):
-            mark(self.marks[2 * at : 2 * at + 1])
-            if self._copies is not None:
-                self._fork()
-                with on_stream(self._side):
-                    self._copies[at]()
-            for launch in layer:
-                launch()
-            mark(self.marks[2 * at + 1 : 2 * at + 2])
-            if self._copies is not None:
-                self._join()
-        mark(self.marks[-1:])
-
-    def _fork(self) -> None:
-        if has_gpu():
-            self._side.wait_stream(torch.cuda.current_stream())
-
-    def _join(self) -> None:
-        if has_gpu():
-            torch.cuda.current_stream().wait_stream(self._side)
-
-    def _captured(self) -> Any:
-        return graph_of([self._issue])
-
-    def times(self) -> list[int]:
-        """Nanoseconds of the marks: each layer's fork and the end of its compute, then the last layer's end."""
-        return [int(at) for at in self.marks.tolist()]
+    if kind == "decode":
+        return compute_of(attrs.evolve(sizes, forked_layers=sizes.layers), "layer", rows, weights_of(sizes)).layers
+    launches = list(layers_of(sizes, rows, shrink=shrink).graph.launches)
+    each = len(launches) // sizes.layers
+    return [launches[at * each : (at + 1) * each] for at in range(sizes.layers)]
 
 
 def forked(sizes: Sizes, copies: Copies, kind: str, rows: int, *, shrink: int, quick: bool) -> list[Row]:
@@ -368,9 +128,8 @@ def forked(sizes: Sizes, copies: Copies, kind: str, rows: int, *, shrink: int, q
     layers = layer_launches(sizes, kind, rows, shrink=shrink)
     bare, table = Forked(layers, None), []
     for _ in range(1 if quick else 4):
-        bare.graph.replay()
-        finish()
-        table.append({"kind": kind, "rows": rows, "ctas": 0, "kib": 0, "marks": bare.times(), "copies": []})
+        compute_us, _ = bare.replay()
+        table.append({"kind": kind, "rows": rows, "ctas": 0, "kib": 0, "compute_us": compute_us, "copies": []})
     cases: list[tuple[Few, int | None]] = [(copy, None) for copy in FORKED]
     if kind == "decode":
         cases += [((1, 128), NARROW), ((2, 128), NARROW)]
@@ -382,11 +141,10 @@ def forked(sizes: Sizes, copies: Copies, kind: str, rows: int, *, shrink: int, q
             for _, renew, _ in made:
                 renew()
             finish()
-            step.graph.replay()
-            finish()
+            compute_us, copy_us = step.replay()
             table.append({
                 "kind": kind, "rows": rows, "ctas": copy[0], "kib": copy[1], "range_bytes": range_bytes,
-                "bytes": count * BLOCK_KIB * KIB, "marks": step.times(),
+                "bytes": count * BLOCK_KIB * KIB, "compute_us": compute_us, "copy_us": copy_us,
                 "copies": [log.told(every=1 if copy[1] > 16 else 16) for _, _, log in made],
             })  # fmt: skip
     return table
@@ -394,8 +152,8 @@ def forked(sizes: Sizes, copies: Copies, kind: str, rows: int, *, shrink: int, q
 
 def spans_of(subject: Subject) -> list[tuple[str, int, int]]:
     """Name, start and end of each kernel of a graph with nothing beside it, nanoseconds."""
-    _profiled(lambda: None)  # the profiler's own start takes its time once
-    ran = sorted(_profiled(subject.graph.replay), key=lambda one: one.start_ns)
+    profiled(lambda: None)  # the profiler's own start takes its time once
+    ran = sorted(profiled(subject.graph.replay), key=lambda one: one.start_ns)
     return [(one.name[:60], one.start_ns - ran[0].start_ns, one.end_ns - ran[0].start_ns) for one in ran]
 
 
@@ -445,7 +203,7 @@ def measure(sizes: Sizes, pool: Pool, out: Path | None, *, shrink: int, quick: b
             {"rows": rows, "spans": spans_of(layers_of(sizes, rows, shrink=shrink))}
             for rows in (PRODUCT_ROWS if has_gpu() else ())
         ],
-        "clusters": lambda: clusters_of(_device()),
+        "clusters": lambda: clusters_of(device_of()),
     }  # fmt: skip
     for name, part in parts.items():
         found[name] = part()

@@ -57,7 +57,7 @@ class Machine:
             "gather": self._gather(), "grids": self._grids(), "products": self._products(),
             "beside products": self._beside(), "kernels": self._kernels(), "sequence": self._sequence(),
             "elasticity": [self._crowded(ctas) for ctas in (2, 8)],
-            "host lists": self._lists(),
+            "host lists": self._lists(), "forked": [],
         }  # fmt: skip
         return Samples(
             identity=identity, provenance={"date": "2026-11-30T10:00:00+00:00", "command": "sparda calibrate"},

@@ -21,7 +21,7 @@ from sparda_core.simulator.gpu_fit.grids import cluster_of
 from sparda_core.simulator.gpu_fit.host_lists import line
 from sparda_core.simulator.gpu_fit.kernels import Group, fit_step, machine_table
 from sparda_core.simulator.gpu_fit.quantities import root
-from sparda_core.simulator.gpu_fit.samples import SECTIONS, SampleFile, Samples, read_samples, samples_json
+from sparda_core.simulator.gpu_fit.samples import FITTED, SECTIONS, SampleFile, Samples, read_samples, samples_json
 from sparda_core.simulator.gpu_parts import bent
 from sparda_core.simulator.lint import lint
 from sparda_core.simulator.profile_file import load_profile, save_profile
@@ -113,7 +113,7 @@ def test_a_fitted_profile_survives_its_file_and_says_where_it_is_from(tmp_path: 
     assert profile.bases()["uva.pairs"] == Basis.DERIVED
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", FITTED)
 def test_a_missing_section_is_named(section: str) -> None:
     samples = made()
     less = attrs.evolve(samples, sections={name: rows for name, rows in samples.sections.items() if name != section})

@@ -41,14 +41,14 @@ def graph_timeline(session: GpuSession, *, steps: int = STEPS) -> Timeline:
         raise ConfigError("a timeline of a graph needs copy_launch='layer': one copy of a whole step has no layers")
     session.run(2)  # captured by now
     plain_s = median(Clock(session).steps(PLAIN_STEPS))
-    _profiled(lambda: None)  # the profiler's own start takes its time once
+    profiled(lambda: None)  # the profiler's own start takes its time once
 
     def some() -> None:
         for _ in range(steps):
             session.run(1)
 
-    graph = _profiled(some)
-    launches = launches_of(_profiled(lambda: _marked_step(session)), session.plan, _MARKER)
+    graph = profiled(some)
+    launches = launches_of(profiled(lambda: _marked_step(session)), session.plan, _MARKER)
     timeline = timeline_of(graph, session.plan, launches, steps=steps, early=machinery.early > 0)
     profiled_s = step_s(timeline, session.plan)
     if abs(profiled_s / plain_s - 1) > TOLERANCE:
@@ -59,7 +59,7 @@ def graph_timeline(session: GpuSession, *, steps: int = STEPS) -> Timeline:
     return timeline
 
 
-def _profiled(work: Callable[[], None]) -> list[Ran]:
+def profiled(work: Callable[[], None]) -> list[Ran]:
     """What ran on the device."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:

@@ -105,7 +105,8 @@ def _launch(subject: Subject, start: Any, end: Any) -> None:
     end.record()
 
 
-def _hold(ticks: int) -> None:
+def hold(ticks: int) -> None:
+    """Keep the current stream busy for so many ticks of the device's clock."""
     if has_gpu():
         torch.cuda._sleep(ticks)  # type: ignore[no-untyped-call]  # noqa: SLF001  torch has no other name for it
 
@@ -114,7 +115,7 @@ def _alone(subject: Subject) -> float:
     """Microseconds of a replay with nothing beside it."""
     start, end = new_mark(), new_mark()
     finish()
-    _hold(HOLD)
+    hold(HOLD)
     _launch(subject, start, end)
     finish()
     return float(start.elapsed_time(end)) * 1e3
@@ -125,7 +126,7 @@ def _contended(subject: Subject, other: Launch, *, first: bool) -> tuple[float, 
     lane = new_stream(priority=-1)
     free, start, end, begin, done = (new_mark() for _ in range(5))
     finish()
-    _hold(HOLD)
+    hold(HOLD)
     free.record()
     if not first:
         # Launched before the other one is, however long the host takes for so long a graph.
@@ -133,12 +134,12 @@ def _contended(subject: Subject, other: Launch, *, first: bool) -> tuple[float, 
     lane.wait_event(free)
     with on_stream(lane):
         if not first:
-            _hold(LATER)
+            hold(LATER)
         begin.record(lane)
         other()
         done.record(lane)
     if first:
-        _hold(LATER)
+        hold(LATER)
         _launch(subject, start, end)
     finish()
     since = max(start.elapsed_time(begin), 0.0) if first else start.elapsed_time(begin)

@@ -6,12 +6,12 @@ import contextlib
 import functools
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from sparda_core.bench.gpu_calibration import contention, copies, host_lists, launches, machine, sequence
+from sparda_core.bench.gpu_calibration import contention, copies, forked, host_lists, launches, machine, sequence
 from sparda_core.bench.gpu_calibration.pool import Pool
 from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.bench.gpu_clock import finish, has_gpu
@@ -39,9 +39,9 @@ class Measuring:
             self._pool = Pool(self.sizes.pool_bytes, slots, told)
         return self._pool
 
-    def run(self, kept: SampleFile) -> None:
-        """Every section that is missing, in order; the file is whole after each."""
-        for name in kept.missing:
+    def run(self, kept: SampleFile, only: Sequence[str] = SECTIONS) -> None:
+        """Every section that is missing, or those of `only` that are, in order; the file is whole after each."""
+        for name in [name for name in kept.missing if name in only]:
             with _settled():
                 began = time.monotonic()
                 rows = self._section(name)
@@ -64,6 +64,7 @@ class Measuring:
             "kernels": lambda: contention.alone(sizes, tell),
             "sequence": lambda: sequence.measure(sizes),
             "elasticity": lambda: contention.elasticity(sizes, self.pool, tell),
+            "forked": lambda: forked.measure(sizes, self.pool, tell),
         }
         return table[name]()
 

@@ -8,6 +8,7 @@ from sparda_core.bench.gpu_calibration.pool import device_of
 from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.device_view import Choice
 from sparda_core.kernels.attend.gpu import AttendScratch, attend_scratch
+from sparda_core.kernels.attend.splitting import Tuning
 from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
 
 
@@ -67,12 +68,13 @@ class Scene:
             target=self.ints(room), count=count, misses=self.ints(*self.pairs), opened=self.ints(*self.pairs),
         )  # fmt: skip
 
-    def attention(self, blocks: int) -> AttendScratch:
-        """Scratch for lists of so many blocks."""
+    def attention(self, blocks: int, splits: int | None = None) -> AttendScratch:
+        """Scratch for lists of so many blocks, each cut into so many pieces; None: as `cut_lists` has it."""
         shape = self.sizes.shape
         return attend_scratch(
             places=self.rows, q_heads=shape.q_heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, blocks=blocks,
             block=self.sizes.spec.block, dtype=self.dtype, device=self.device,
+            tuning=Tuning(splits=splits),
         )  # fmt: skip
 
     def _no_data(self) -> torch.Tensor:

@@ -24,6 +24,10 @@ class Sizes:
     ctas             thread blocks of those others
     product_rows     rows of the products that copies run beside
     beside           copies that run beside products, coming while these run; `first`: there before them
+    forked           copies that one graph forks beside compute; `forked_us`: how long they take alone, about
+    forked_rows      of that compute: at `forked_few` of them more kinds of it than at the others
+    forked_cuts      (rows, pieces): of attention, besides, whose lists are cut into so many
+    forked_layers    of such a graph; `forked_repeats`: replays that are counted
     alone, repeated  copies with nothing beside them, on fresh lists and on lists copied before
     sizes            bytes of one copy by the copy engine; `pieces`: pieces of one call, `counts`: how many
     list_blocks      lengths of lists that the host must see
@@ -49,6 +53,13 @@ class Sizes:
     product_rows: tuple[int, ...] = (16, 64, 256)
     beside: tuple[Copy, ...]
     first: tuple[Copy, ...]
+    forked: tuple[Copy, ...]
+    forked_rows: tuple[int, ...] = (16, 64)
+    forked_few: tuple[int, ...] = (16, 64)
+    forked_cuts: tuple[tuple[int, int], ...] = ()
+    forked_us: float = 120.0
+    forked_layers: int = 4
+    forked_repeats: int = 3
     alone: tuple[Copy, ...]
     repeated: tuple[Copy, ...]
     sizes: tuple[int, ...]
@@ -74,6 +85,10 @@ class Sizes:
 #: Rows between which the library's products change their tiles.
 _FINE = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 MAIN_SPEC = BlockSpec(block=64, window=32, stride=16, sink=1, local=32, budget=96)
+#: Rows of which attention's grid fills the SMs with one, two or three of its thread blocks, in one round or in more.
+_FORKED_ROWS = (1, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160)
+#: From one thread block an SM to more than the three that it holds, at one number of rows.
+_FORKED_CUTS = (*((24, splits) for splits in (2, 4, 5, 6, 7, 9)), *((64, splits) for splits in (1, 3, 4)))
 _STAIRS = (1, 2, 3, 4, 8, 16, 32)
 
 
@@ -84,6 +99,8 @@ def full() -> Sizes:
         whole=(1, 8, 16, 28, 40, 64, 112),
         beside=tuple((ctas, kib, 32) for kib in (128, 16) for ctas in _STAIRS),
         first=((1, 128, 32), (2, 128, 32), (3, 128, 32), (4, 128, 32), (8, 16, 32), (16, 16, 32)),
+        forked=((1, 128, 32), (2, 128, 32), (3, 128, 32), (4, 128, 32), (8, 128, 32), (1, 16, 32)),
+        forked_rows=_FORKED_ROWS, forked_few=(1, 8, 16, 24, 40, 64, 112, 160), forked_cuts=_FORKED_CUTS,
         alone=(
             *((ctas, kib, 32) for kib in (128, 64, 32, 16) for ctas in _STAIRS),
             *((ctas, kib, 16) for kib in (128, 16) for ctas in (1, 2, 4, 8)),
@@ -105,5 +122,6 @@ def quick() -> Sizes:
         beside=((1, 128, 32), (2, 128, 32), (3, 128, 32), (8, 128, 32), (4, 16, 32), (16, 16, 32)),
         first=((1, 128, 32), (2, 128, 32), (8, 16, 32)),
         alone=((1, 128, 32), (2, 128, 32), (4, 128, 32), (1, 16, 16), (2, 16, 16), (4, 16, 16), (16, 16, 16)),
+        forked=((1, 128, 32), (2, 128, 32), (4, 128, 32), (1, 16, 32)), forked_rows=(1, 16, 24, 64),
         repeated=((1, 128, 32), (1, 16, 32)), pool_bytes=8 * GIB, counts=(2048,), list_blocks=(16, 150, 600),
     )  # fmt: skip

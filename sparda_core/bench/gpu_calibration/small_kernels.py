@@ -191,7 +191,13 @@ def _diff(sizes: Sizes, rows: int, factor: int, *, policy: str, chosen: bool = T
     return Case(name=name, kind=kind, rows=rows, launches=tuple(calls), work=work)
 
 
-def _attend(sizes: Sizes, rows: int, _: int, *, paged: bool = False) -> Case:
+def attend_case(sizes: Sizes, rows: int, splits: int) -> Case:
+    """The class "attend" with each list cut into so many pieces."""
+    case = _attend(sizes, rows, 1, splits=splits)
+    return attrs.evolve(case, work=attrs.evolve(case.work, ctas=rows * sizes.shape.kv_heads * splits))
+
+
+def _attend(sizes: Sizes, rows: int, _: int, *, paged: bool = False, splits: int | None = None) -> Case:
     """Over the blocks of a selection, found by their slots, or, as in a resident layer, through a page table."""
     scene, shape, spec = Scene(sizes, rows), sizes.shape, sizes.spec
     pairs = rows * shape.kv_heads
@@ -203,7 +209,7 @@ def _attend(sizes: Sizes, rows: int, _: int, *, paged: bool = False) -> Case:
     order = torch.stack([torch.randperm(spec.budget, device=scene.device) for _ in range(pairs)])
     physical = (order + spec.budget * torch.arange(pairs, device=scene.device)[:, None]).int()
     q, counts = scene.random(rows, shape.q_heads, shape.head_dim), scene.ints(rows, shape.kv_heads, value=spec.budget)
-    out, scratch = torch.empty_like(q), scene.attention(spec.budget)
+    out, scratch = torch.empty_like(q), scene.attention(spec.budget, splits)
     where = physical.view(rows, shape.kv_heads, spec.budget)
     calls: list[Launch] = [
         functools.partial(attend_slots, q, array, where, counts, scene.position, spec, out, scratch)

@@ -17,7 +17,7 @@ from sparda_core.simulator.gpu_fit import gather, host_lists, in_turn, kernels, 
 from sparda_core.simulator.gpu_fit.contention import fit_contention
 from sparda_core.simulator.gpu_fit.grids import grid_table
 from sparda_core.simulator.gpu_fit.quantities import Table
-from sparda_core.simulator.gpu_fit.samples import SECTIONS, VERSION, Samples, digest
+from sparda_core.simulator.gpu_fit.samples import FITTED, VERSION, Samples, digest
 from sparda_core.simulator.gpu_parts import LANES, PCIE_PAYLOAD_BYTES_PER_S, Calibration
 from sparda_core.simulator.profile_file import gpu_profile_of
 
@@ -33,7 +33,7 @@ def fit_gpu_profile(samples: Samples, *, name: str, report: Report | None = None
     else it is carried over as for any other profile (`derive.py`).
     Raises ProfileError naming the sections or rows that are missing, or the number that breaks physics.
     """
-    samples.require(*SECTIONS)
+    samples.require(*FITTED)
     say = functools.partial(report or (lambda what, done, total: None), "calibration: fitting")
     say(0, _STEPS)
     table = _merged(base_of(str(samples.identity["name"])), _parts(samples))

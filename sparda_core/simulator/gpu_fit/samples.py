@@ -20,8 +20,10 @@ VERSION = 1
 #: In the order in which they are measured.
 SECTIONS = (
     "machine", "launches", "host lists", "copy-engine", "gather", "grids", "products", "beside products", "kernels",
-    "sequence", "elasticity",
+    "sequence", "elasticity", "forked",
 )  # fmt: skip
+#: Those that a profile is fitted to.
+FITTED = tuple(name for name in SECTIONS if name != "forked")
 
 
 @attrs.frozen(kw_only=True)

@@ -30,6 +30,8 @@ TINY = Sizes(
     spec=BlockSpec(block=16, window=8, stride=8, sink=0, local=1, budget=3), dtype="float32", batches=(2,),
     elastic=(1,), classes=("qkv", "choose"), ctas=(1,), product_rows=(2,), in_turn=(2,), whole=(1,),
     beside=((1, 16, 4),), first=((1, 16, 4),), alone=((1, 16, 4),), repeated=((1, 16, 4),),
+    forked=((1, 16, 4),), forked_rows=(2, 3), forked_few=(2,), forked_cuts=((3, 2),), forked_us=1.0, forked_layers=2,
+    forked_repeats=1,
     sizes=(4 * KIB, 16 * KIB), pieces=(4 * KIB,), counts=(2,), list_blocks=(2,),
     pool_bytes=2 * MIB, list_bytes=64 * KIB, device_bytes=1 * MIB, square=16, layers=1, launches=2,
     beside_us=1.0, repeats=1, replays=1,
@@ -51,6 +53,13 @@ def test_every_section_measures_something_and_the_file_reads_back(tmp_path: Path
     assert all(math.isfinite(us) for row in read.rows("sequence") for us in row["us"])
     assert {row["co"] for row in read.rows("elasticity")} == {"spin", "memory", "gather"}
     assert len(read.rows("beside products")) == 3
+    beside = ["attend", "products", "score", "small", "append", "layer"]
+    assert [(row["beside"], row["rows"], row["splits"]) for row in read.rows("forked")] == [
+        ("nothing", 0, None), *((name, 2, None) for name in beside), ("attend", 3, None), ("layer", 3, None),
+        ("attend", 3, 2),
+    ]  # fmt: skip
+    assert read.rows("forked")[-1]["ops"][0]["work"]["ctas"] == 3 * 2
+    assert all(len(row["copies"]) == len(TINY.forked) for row in read.rows("forked"))
     assert read.one("machine")["device_copy_bytes_per_s"][0] > 0
     assert told[-1] == ("calibration: sections", len(SECTIONS), len(SECTIONS))
 
