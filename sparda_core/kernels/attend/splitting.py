@@ -7,6 +7,7 @@ import functools
 import attrs
 
 from sparda_core.kernels.attend.occupancy import Sms, ctas_per_sm, power_of_two, shared_bytes
+from sparda_core.kernels.attend.rounds import turns
 
 #: Most pieces of one list: every piece leaves a partial result that somebody must add up.
 MOST_SPLITS = 128
@@ -14,17 +15,6 @@ MOST_SPLITS = 128
 _WAVES = 16
 #: Bytes of keys in one tile. K and V of a few tiles in flight must fit a multiprocessor's shared memory.
 _TILE_BYTES = 16 * 2**10
-#: The constants of `turns`, fitted to 48 cuts of MiniCPM4.1-8B timed on an H200 on 30 Nov 2026: 15 at 96 blocks and 4
-#: at 512 of `sparda calibrate`, each within 2 %, and four-warp cuts of at most 32 lists by benchmarks/gpu/attend_sweep.
-#: What a thread block by itself takes for a tile; and beside few others in a later round, in which they come in threes
-#: to the multiprocessors that end first.
-_ALONE, _LATE = 0.82, 1.46
-#: How sharply the slower of two bounds alone decides.
-_BEND = 4
-#: What is lost between two rounds: thread blocks that began together end together, and the next ones begin anew.
-_ROUND = 4.3
-#: What one thread block more on every multiprocessor costs: its beginning, and its part in the sum.
-_START = 1.8
 #: Where lists are few and short, an H200 wants two thread blocks for each multiprocessor, small ones, at once: two
 #: warps and half tiles, three under way, were best or within 0.1 us of it at batch 1 to 16 of MiniCPM4.1-8B with 96
 #: blocks (522 cuts timed by benchmarks/gpu/attend_sweep.py, 30 Nov 2026). More lists or longer pieces go the other
@@ -137,21 +127,6 @@ def split_count(pairs: int, tiles: int, sms: int, ctas_per_sm: int) -> int:
         return turns(pairs, tiles, splits, sms, ctas_per_sm)
 
     return min(range(1, most_splits(pairs, tiles, sms) + 1), key=cost)
-
-
-def turns(pairs: int, tiles: int, splits: int, sms: int, ctas_per_sm: int) -> float:
-    """What a cut takes, less what every cut takes. A turn: device memory delivers a tile to every multiprocessor.
-
-    The device takes in as many thread blocks as it holds, a round, and the others as those end. All rounds but the last
-    are full and draw all of the memory's rate; the last does so unless its pieces are too few or too long for that.
-    """
-    room, ctas, each = sms * ctas_per_sm, pairs * splits, -(-tiles // splits)
-    rounds = -(-ctas // room)
-    flows = pairs * tiles / sms
-    full = min((rounds - 1) * ctas_per_sm * each, flows)
-    alone = each * (_ALONE if rounds == 1 else _LATE)
-    last = ((flows - full) ** _BEND + alone**_BEND) ** (1 / _BEND)
-    return full + last + _ROUND * (rounds - 1) + _START * min(ctas, room) / sms
 
 
 def most_splits(pairs: int, tiles: int, sms: int) -> int:

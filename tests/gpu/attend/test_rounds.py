@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparda_core.kernels.attend.occupancy import H200, KIB, Sms
-from sparda_core.kernels.attend.splitting import MOST_SPLITS, cut_lists, most_splits, split_count, turns
+from sparda_core.kernels.attend.rounds import turns
+from sparda_core.kernels.attend.splitting import MOST_SPLITS, cut_lists, most_splits, split_count
 
 SHAPED: Any = {"block": 64, "group": 16, "head_dim": 128, "value_bytes": 2}
 HELD = 3
