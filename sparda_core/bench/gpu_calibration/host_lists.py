@@ -44,7 +44,7 @@ def measure(sizes: Sizes, pool: Pool) -> list[Row]:
     calls               the host's time of a list by calls of `at_once` pieces, and `device`: until all have arrived;
                         `engine`: the same where all were submitted before the first could move
     """
-    _settle(sizes, pool)
+    settle(sizes, pool)
     rows: list[Row] = [{"what": "whole", "blocks": 0, "us": _whole(sizes, pool)}]
     counts = [min(blocks, pool.cut(sizes.block_kib)[1].shape[0]) for blocks in (0, *sizes.list_blocks)]
     for engine in (CopyEngine, CpuGather):
@@ -89,7 +89,7 @@ def _steps(sizes: Sizes, pool: Pool, engine: HostListEngine, count: int, *, earl
     return [{"what": name + what, "blocks": count, "us": us} for what, us in found.items()]
 
 
-def _settle(sizes: Sizes, pool: Pool) -> None:
+def settle(sizes: Sizes, pool: Pool) -> None:
     """Steps until the host's time of one falls no more: on a host that has just pinned memory it takes seconds to."""
     before = math.inf
     for _ in range(_SETTLING):

@@ -34,7 +34,7 @@ _KEY = StepKey(1)
 _SIZE = CopySize(ctas=1, in_flight_bytes=16384, source="no copy kernel runs")
 
 
-class _Streams(StreamLanes):
+class TimedStreams(StreamLanes):
     """Of a GPU. `heard` gets the host seconds of each wait for a list."""
 
     def __init__(self, device: torch.device, heard: list[float]) -> None:
@@ -42,6 +42,7 @@ class _Streams(StreamLanes):
         self._heard = heard
 
     def hear(self, name: str) -> None:
+        """Wait, and keep how long."""
         began = time.perf_counter()
         super().hear(name)
         self._heard.append(time.perf_counter() - began)
@@ -81,7 +82,7 @@ class HostSteps:
         self._tiers = [self._tier() for _ in range(self.layers)]
         self.heard: list[float] = []
         self.moved: list[float] = []
-        self._lanes: Lanes = _Streams(pool.device, self.heard) if has_gpu() else _Thread(self.heard)
+        self._lanes = self._made_lanes()
         eager = Eager(lambda _: self._pieces(copies=copies))
         self._replays: Replays = Captured(eager, self._lanes) if isinstance(self._lanes, StreamLanes) else eager
         for _ in range(2):  # the first compiles, the second captures
@@ -123,6 +124,9 @@ class HostSteps:
         source, target = tier.diff.source[:count].long().cpu(), tier.diff.target[:count].long()
         same = torch.equal(self._target[target].cpu(), self._source[source])
         assert same, f"{self._engine.name}: other blocks arrived than the {count} that were listed"
+
+    def _made_lanes(self) -> Lanes:
+        return TimedStreams(self._pool.device, self.heard) if has_gpu() else _Thread(self.heard)
 
     def _pieces(self, *, copies: bool) -> tuple[Piece, ...]:
         return pieces_of(self._plan, self._table(), self._lanes, host_lists=copies, tell=self._tell)

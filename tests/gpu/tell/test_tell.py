@@ -47,8 +47,8 @@ def test_what_the_host_reads_is_what_the_reference_tells(count: int) -> None:
     diff = drawn(room, count)
     for early in range((early_of(DEVICE, None) if ON_GPU else 0) + 1):
         want_count, want = np.full(1, LEFT, np.int32), np.full((2, room + 5), LEFT, np.int32)
-        lists = (part.cpu().numpy() for part in (diff.count, diff.source, diff.target))
-        reference.tell_list(*lists, want_count, want)
+        length, source, target = (part.cpu().numpy() for part in (diff.count, diff.source, diff.target))
+        reference.tell_list(length, source, target, want_count, want)
         assert told_by(diff, room + 5, early) == (want_count.tolist(), want.tolist())
 
 
