@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 from rich.console import Console
 
-from sparda_core.bench.validate.folder import Run, shipped_cells
+from sparda_core.bench.validate.folder import SECOND, SHIPPED, Run, read_run
 from sparda_core.bench.verdict import run
 from sparda_core.bench.verdict.figures import plot_models, plot_scatter
 from sparda_core.bench.verdict.judged import Verdict, read_verdict, write_verdict
@@ -29,8 +29,11 @@ from sparda_core.files import write_whole
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
 PAGES = (ROOT / "docs" / "validation.md", ROOT / "docs" / "error-budget.md")
-#: What the pages speak of: cells drawn for it, cells of this project's CPU, cells that were measured before.
-NAMES = ("main", "cpu", "earlier")
+#: What the pages speak of: cells drawn for it, others drawn when those were known, cells of this project's CPU, cells
+#: that were measured before.
+NAMES = ("main", "second", "cpu", "earlier")
+#: The lists that cells of a validation are of.
+LISTS = {"main": SHIPPED, "second": SECOND}
 
 
 def stored(name: str) -> Path | None:
@@ -44,10 +47,10 @@ def verdicts() -> dict[str, Verdict | None]:
     return {name: None if (path := stored(name)) is None else read_verdict(path) for name in NAMES}
 
 
-def with_the_rest(measured: Run) -> Run:
-    """The run with those cells of the shipped list that it has not: they were not measured, and are predicted."""
+def with_the_rest(measured: Run, cells: Path) -> Run:
+    """The run with those cells of its list that it has not: they were not measured, and are predicted."""
     known = {record.cell.id for record in measured.records}
-    rest = [record for record in shipped_cells().records if record.cell.id not in known]
+    rest = [record for record in read_run(cells).records if record.cell.id not in known]
     return attrs.evolve(measured, records=(*measured.records, *rest))
 
 
@@ -61,8 +64,8 @@ def told(provenance: Any) -> Any:
 def judge(name: str, path: Path, profile: str | None) -> Path:
     """Judge the cells of a path and keep the verdict and its figures; returns the verdict's file."""
     source = run.read_source(path)
-    if name == "main":
-        source = attrs.evolve(source, run=with_the_rest(source.run))
+    if name in LISTS:
+        source = attrs.evolve(source, run=with_the_rest(source.run, LISTS[name]))
     loaded = run.profile_of(source, path, profile)
     verdict = run.make_verdict(source, loaded, asked=profile or loaded)
     verdict = attrs.evolve(verdict, provenance=told(verdict.provenance))

@@ -59,16 +59,16 @@ class Layers:
             early=early,
         )  # fmt: skip
 
-    def expected(self, layer: int) -> torch.Tensor:
-        """float64 [B, Hq, D], in plain torch on the device."""
-        blocks = self.arrays[layer][self.physical.long()].double()  # [B, Hk, W, 2, block, D]
+    def expected(self, layer: int, rows: slice = slice(None)) -> torch.Tensor:
+        """float64 [B, Hq, D] of some rows, in plain torch on the device."""
+        blocks = self.arrays[layer][self.physical[rows].long()].double()  # [B, Hk, W, 2, block, D]
         keys, values = (blocks[:, :, :, i].flatten(2, 3) for i in (0, 1))
-        seen = (self.spec.budget - 1) * self.spec.block + self.position.long() % self.spec.block + 1
+        seen = (self.spec.budget - 1) * self.spec.block + self.position[rows].long() % self.spec.block + 1
         hidden = torch.arange(keys.shape[2], device=DEVICE) >= seen[:, None]
-        q = self.q.double().view(self.batch, HK, HQ // HK, -1)
+        q = self.q[rows].double().unflatten(1, (HK, -1))
         logits = q @ keys.transpose(2, 3) / q.shape[-1] ** 0.5
         weights = logits.masked_fill(hidden[:, None, None], float("-inf")).softmax(-1)
-        return (weights @ values).reshape(self.q.shape)
+        return (weights @ values).flatten(1, 2)
 
 
 def check() -> None:

@@ -82,17 +82,31 @@ def calibrate_cpu(
     snapshot  of a row that has read them (at least up to the last context); None: read here
     raises    ConfigError for too short a text, ProfileError where the samples give no profile
     """
-    from sparda_core.simulator.cpu_fit import fit_cpu_profile
+    found = sample_cpu(model, tokens, calibration, threads=threads, snapshot=snapshot, report=report)
+    return profile_of(found, threads=threads)
 
+
+def sample_cpu(
+    model: Any, tokens: Sequence[int], calibration: Calibration, *, threads: int | None = None,
+    snapshot: RowSnapshot | None = None, report: Report | None = None,
+) -> CpuSamples:  # fmt: skip
+    """What `calibrate_cpu` measures, not fitted yet: samples of several passes may be added up."""
     if len(tokens) < calibration.tokens:
         raise ConfigError(f"text gives {len(tokens)} tokens, but calibration needs {calibration.tokens}")
     say = report or (lambda what, done, total: None)
     start = snapshot or _read(model, tokens, calibration, threads, say)
-    found, between_s = _Loop(model, tokens, calibration, threads, start).run(say)
+    return _Loop(model, tokens, calibration, threads, start).run(say)
+
+
+def profile_of(found: CpuSamples, *, threads: int | None = None) -> CpuProfile:
+    """The profile of this machine by these samples; raises ProfileError where they give none."""
+    from sparda_core.simulator.cpu_fit import fit_cpu_profile
+
     told = {**machine(), "python": platform.python_version(), "threads": threads or "default"}
+    between_s = statistics.median(found.between_s) if found.between_s else 0.0
     profile = fit_cpu_profile(
-        found.alone, found.beside, told, dispatch_s=found.gaps_s, between_steps_s=statistics.median(between_s)
-    )
+        found.alone, found.beside, told, dispatch_s=found.gaps_s, between_steps_s=between_s
+    )  # fmt: skip
     return attrs.evolve(profile, costs={**_stand_ins(profile.costs), **profile.costs})
 
 
@@ -125,17 +139,16 @@ class _Loop:
 
         self._model, self._tokens, self._of, self._threads, self._start = model, tokens, calibration, threads, start
         self._found = CpuSamples()
-        self._between_s: list[float] = []
 
-    def run(self, report: Report) -> tuple[CpuSamples, list[float]]:
-        """Everything measured, and the seconds of each step that lie outside its operations."""
+    def run(self, report: Report) -> CpuSamples:
+        """Everything measured."""
         runs = [(selector, "resident") for selector in self._of.selectors]
         runs += [(s, runtime) for s in self._movers() for runtime in ("offload-sync", "offload-prefetch")]
         for done, (selector, runtime) in enumerate(runs):
             report("calibration: measuring, runs", done, len(runs))
             self._measure(selector, runtime)
         report("calibration: measuring, runs", len(runs), len(runs))
-        return self._found, self._between_s
+        return self._found
 
     def _movers(self) -> list[Selector]:
         """Selectors whose misses are moved: a draw misses much, the first that looks ahead little."""
@@ -170,9 +183,11 @@ class _Loop:
             took_ns = time.perf_counter_ns() - began_ns
             if at < self._of.warmup or (other is not None and not other.busy()):
                 continue
-            self._found += step_samples(pair, result.timeline, result.facts, beside=other is not None)
+            found = step_samples(pair, result.timeline, result.facts, beside=other is not None)
             if other is None:
-                self._between_s.append(max(0, took_ns - result.timeline.duration_ns) / 1e9)
+                outside_s = max(0, took_ns - result.timeline.duration_ns) / 1e9
+                found = attrs.evolve(found, between_s=(outside_s,))
+            self._found += found
         session.retire(row)
 
 

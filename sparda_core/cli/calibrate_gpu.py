@@ -88,6 +88,12 @@ def _require_same(kept: Samples, identity: dict[str, Any], path: Path) -> None:
                 f"{path} was measured with {name}={kept.identity.get(name)!r}, here it is {identity[name]!r}: "
                 "samples of two machines make no profile; name another --out"
             )
+    if bool(kept.identity.get("quick")) != identity["quick"]:
+        how, way_out = ("with", "add") if kept.identity.get("quick") else ("without", "leave out")
+        raise ConfigError(
+            f"{path} was measured {how} --quick, and this run is to go on otherwise: {way_out} --quick, or name "
+            "another --out"
+        )
 
 
 def _document(out: Path, samples: Samples, profile: GpuProfile, checks: tuple[Check, ...]) -> dict[str, Any]:

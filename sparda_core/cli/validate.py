@@ -19,7 +19,7 @@ ON_CPU, ON_GPU, UNPREDICTED = "--device cpu", "--device cuda", "--measure-only"
 USED = {
     REPORT: (*_FILES, "report", "no_figures"),
     PUBLISHED: (*_FILES, "published", "churn", "launch_us", "uva_gb_s", "no_fit", "sensitivity", "figure"),
-    DRAW: ("draw", "profile", "out"),
+    DRAW: ("draw", "profile", "out", "without"),
     LIST: ("list", *_GPU_CELLS),
     PREDICT: (*_FILES, "predict_only", "replay_steps"),
     ON_CPU: (*_MEASURED, "device", "model", "max_tokens", "threads"),

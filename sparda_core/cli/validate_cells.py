@@ -15,7 +15,7 @@ from sparda_core.cli.parser import number
 from sparda_core.cli.running import progress
 from sparda_core.cli.screen import show_json
 from sparda_core.cli.validate_tables import line_of, show_list, show_run
-from sparda_core.errors import ConfigError
+from sparda_core.errors import ConfigError, UnknownNameError
 from sparda_core.files import check_place, csv_text, write_whole
 from sparda_core.locks import locked_folder
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from sparda_core.bench.validate.folder import Run
     from sparda_core.bench.validate.record import Record
 
-#: Where records go, and the machine predicted, unless told otherwise.
-FOLDER, GPU_PROFILE, CPU_PROFILE = Path("sparda-validation"), "h200", "cpu-profile.toml"
+#: Where records go unless told otherwise.
+FOLDER = Path("sparda-validation")
+#: Stands for the list that comes with the package, in place of a file.
+SHIPPED = "shipped"
 #: The document with every record, beside them.
 DOCUMENT = "validation.json"
 #: Share of the cores that other programs may keep busy before it is said.
@@ -39,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is done (default: measure the cells listed, and predict them)")
     what.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where cells are measured")
     what.add_argument("--draw", type=SEED, metavar="SEED", help="draw a list of cells into --out; needs no GPU")
+    what.add_argument(
+        "--without", nargs="+", type=Path, default=[], metavar="FILE",
+        help="with --draw: leave out the cells of these lists; 'shipped' is the one shipped",
+    )
     what.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     what.add_argument("--predict-only", action="store_true", help="predict the records of --out anew, measure nothing")
     what.add_argument("--measure-only", action="store_true", help="predict nothing: another machine may do that")
@@ -91,10 +97,9 @@ def _found(args: argparse.Namespace, folder: Path) -> Run:
     if args.predict_only:
         records = _kept(folder)
     else:
-        records = _measured(args, folder)
-        told["measured"] = _here()
-        if args.device == "cuda":
-            told["cells"] = listed(args).provenance
+        if args.profile is not None:  # said now, and not after minutes of measuring
+            _profile_for(args.device, args, folder)
+        records = _measured(args, folder, told)
     if not args.measure_only:
         records = _predicted(args, folder, records)
         told["predicted"] = _here()
@@ -104,12 +109,14 @@ def _found(args: argparse.Namespace, folder: Path) -> Run:
 def _draw(args: argparse.Namespace) -> int:
     from sparda_core.bench.validate.draw import draw
     from sparda_core.bench.validate.folder import write_run
+    from sparda_core.bench.validate.machines import GPU_PROFILE
 
     if args.out is None:
         raise ConfigError("--draw needs --out FILE, the list to write")
     check_place(args.out)
     with progress() as report:
-        drawn = draw(args.draw, profile=args.profile or GPU_PROFILE, report=report)
+        without = {record.cell for path in args.without for record in _list_of(path).records}
+        drawn = draw(args.draw, profile=args.profile or GPU_PROFILE, without=without, report=report)
     write_run(args.out, drawn)
     show_list(drawn, as_json=args.json)
     return 0
@@ -117,9 +124,7 @@ def _draw(args: argparse.Namespace) -> int:
 
 def listed(args: argparse.Namespace) -> Run:
     """The cells that the options name; raises ConfigError where none is left."""
-    from sparda_core.bench.validate.folder import read_run, shipped_cells
-
-    every = read_run(args.cells) if args.cells is not None else shipped_cells()
+    every = _list_of(args.cells or Path(SHIPPED))
     chosen = [
         record for record in every.records
         if all(any(word in text for text in (record.cell.key, record.tier, *record.groups)) for word in args.only)
@@ -127,6 +132,13 @@ def listed(args: argparse.Namespace) -> Run:
     if not chosen:
         raise ConfigError(f"no cell has all of {args.only} in its name, tier or groups; --list shows them")
     return attrs.evolve(every, records=chosen)
+
+
+def _list_of(path: Path) -> Run:
+    """A list of cells by its file, or SHIPPED."""
+    from sparda_core.bench.validate.folder import read_run, shipped_cells
+
+    return shipped_cells() if str(path) == SHIPPED else read_run(path)
 
 
 def _kept(folder: Path) -> Sequence[Record]:
@@ -142,7 +154,8 @@ def _kept(folder: Path) -> Sequence[Record]:
     return [Folder(folder).read(record.cell) or record for record in read_run(document).records]
 
 
-def _measured(args: argparse.Namespace, folder: Path) -> Sequence[Record]:
+def _measured(args: argparse.Namespace, folder: Path, told: dict[str, Any]) -> Sequence[Record]:
+    """Measure; `told` gets what the folder's document says of that."""
     with progress() as report:
         if args.device == "cpu":
             from sparda_core.bench.validate.measure_cpu import CpuRun, CpuSettings
@@ -151,16 +164,29 @@ def _measured(args: argparse.Namespace, folder: Path) -> Sequence[Record]:
                 model=args.model, tokens=args.max_tokens, rounds=args.rounds, steps=CPU_STEPS * args.rounds,
                 threads=args.threads,
             )  # fmt: skip
-            return CpuRun(settings, folder, report=report, resume=args.resume).run()
+            records = CpuRun(settings, folder, report=report, resume=args.resume).run()
+            told["measured"] = _here()
+            return records
         from sparda_core.bench.validate.measure_gpu import GpuRun, GpuSettings
 
         chosen = listed(args)
+        _check_timelines(args.timelines, chosen)
         gpu = GpuSettings(
             rounds=args.rounds, round_steps=args.round_steps, timelines=tuple(args.timelines), limit_s=args.limit_s
         )
-        return GpuRun(
-            chosen.records, gpu, folder, report=report, tell=sys.stderr.write, resume=args.resume
-        ).run()  # fmt: skip
+        run = GpuRun(chosen.records, gpu, folder, report=report, tell=sys.stderr.write, resume=args.resume)
+        # Of a run that is cut the cells are kept: where they come from must be, too.
+        told |= {"measured": _here(), "cells": chosen.provenance}
+        _document(folder, run.so_far, told)
+        return run.run()
+
+
+def _check_timelines(names: Sequence[str], chosen: Run) -> None:
+    """Raise UnknownNameError for a cell that will not be measured."""
+    known = {record.cell.key for record in chosen.records}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(what="timelines", name=name, known=known)
 
 
 def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]) -> Sequence[Record]:
@@ -168,17 +194,26 @@ def _predicted(args: argparse.Namespace, folder: Path, records: Sequence[Record]
     from sparda_core.bench.validate.folder import Folder
     from sparda_core.bench.validate.predicting import predict_record
 
+    # All of them first: a profile that cannot be read must leave every record as it is.
+    names = {device: _profile_for(device, args, folder) for device in {record.cell.device for record in records}}
     kept, made = Folder(folder), []
     with progress() as report:
         for done, record in enumerate(records):
-            on_gpu = record.cell.device == "cuda"
-            profile = args.profile or (GPU_PROFILE if on_gpu else str(folder / CPU_PROFILE))
-            predicted = predict_record(record, profile, steps=args.replay_steps)
+            predicted = predict_record(record, names[record.cell.device], steps=args.replay_steps)
             if predicted.measured is not None:
                 kept.write(predicted)
             made.append(predicted)
             report("predicted", done + 1, len(records))
     return made
+
+
+def _profile_for(device: str, args: argparse.Namespace, folder: Path) -> str:
+    """The profile's name or file; raises SpardaError for one that is not there or of another kind of machine."""
+    from sparda_core.bench.validate.machines import profile_for, profile_name
+
+    name = profile_name(device, folder, args.profile)
+    profile_for(device, name)
+    return name
 
 
 def _here() -> dict[str, Any]:

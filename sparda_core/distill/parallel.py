@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import attrs
 import torch
@@ -16,13 +18,21 @@ from torch import distributed
 
 from sparda_core.errors import ConfigError
 
+#: How long processes wait for the first one, which reads text and measures recall alone. Sums over all of them wait as
+#: long as torch has it, minutes: whoever is missing there is in trouble.
+PATIENCE = timedelta(days=1)
+
 
 @attrs.frozen
 class World:
-    """One process among all; `size` is 1 where there is no other."""
+    """One process among all; `size` is 1 where there is no other.
+
+    waiting  processes that wait for each other on the CPU: a GPU would time out, and be busy meanwhile. None: as sums
+    """
 
     rank: int = 0
     size: int = 1
+    waiting: Any = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def leads(self) -> bool:
@@ -43,7 +53,7 @@ class World:
     def wait(self) -> None:
         """Until every process is here."""
         if self.size > 1:
-            distributed.barrier()
+            distributed.barrier(group=self.waiting)
 
 
 def processes() -> int:
@@ -70,12 +80,20 @@ def joined(device: str) -> Iterator[World]:
         yield World()
         return
     try:
-        if torch.device(device).type == "cuda":
-            torch.cuda.set_device(device)
-        distributed.init_process_group("nccl" if torch.device(device).type == "cuda" else "gloo")
+        _meet(device)
+        waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"WORLD_SIZE={size} processes did not meet ({error}); start them with torchrun") from error
     try:
-        yield World(rank=distributed.get_rank(), size=size)
+        yield World(rank=distributed.get_rank(), size=size, waiting=waiting)
     finally:
         distributed.destroy_process_group()
+
+
+def _meet(device: str) -> None:
+    if torch.device(device).type != "cuda":
+        distributed.init_process_group("gloo")
+        return
+    torch.cuda.set_device(device)
+    # With its device named, NCCL connects now, and two processes on one GPU are refused here and not in mid-run.
+    distributed.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))

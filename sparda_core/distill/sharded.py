@@ -24,11 +24,15 @@ from sparda_core.models.decoder import Decoder, LayerWeights
 
 
 class _Layer(nn.Module):
-    """A layer's tensors as parameters that are not trained; what is no tensor stays as it was."""
+    """A layer's tensors as parameters that are not trained; what is no tensor stays as it was.
 
-    def __init__(self, weights: LayerWeights) -> None:
+    A token bias is a few rows: it lies whole on `device`.
+    """
+
+    def __init__(self, weights: LayerWeights, device: torch.device) -> None:
         super().__init__()
-        self._like = weights
+        bias = weights.token_bias
+        self._like = weights if bias is None else attrs.evolve(weights, token_bias=bias.to(device))
         known = {f.name: getattr(weights, f.name) for f in attrs.fields(type(weights))}
         self._names = [name for name, value in known.items() if isinstance(value, torch.Tensor)]
         for name in self._names:
@@ -80,7 +84,7 @@ class ShardedDecoder(HeldDecoder):
         mesh = init_device_mesh(kind, (world.size,))
         modules = []
         for layer in range(decoder.shape.layers):
-            module = _Layer(decoder.layer_weights(layer))
+            module = _Layer(decoder.layer_weights(layer), torch.device(device))
             fully_shard(module, mesh=mesh)
             decoder._layers[layer] = module.release()  # noqa: SLF001  the whole layer may go
             modules.append(module)

@@ -45,3 +45,10 @@ def sm_count(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def sm_shared_bytes(device: torch.device) -> int:
+    """Shared memory of each of them, all of it; that of an H200 where kernels are interpreted, which know no bound."""
+    if device.type != "cuda":
+        return 228 * 2**10
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)

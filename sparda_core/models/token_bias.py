@@ -29,6 +29,10 @@ class BiasWeights:
     scale: torch.Tensor
     delta: torch.Tensor
 
+    def to(self, device: torch.device) -> BiasWeights:
+        """The same on another device."""
+        return BiasWeights(scale=self.scale.to(device), delta=self.delta.to(device))
+
 
 def bias_keys(layer: int) -> tuple[str, str]:
     """Checkpoint names of a layer's scale and delta."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import attrs
 
@@ -42,6 +43,7 @@ class CpuSamples:
     gaps_s         from one operation of the compute lane to the next, where nothing was waited for
     wakes_s        from the end of a transfer to the operation that waited for it
     starts_s       from the operation that made a transfer known to the transfer's start
+    between_s      of each step, what lies outside its operations
     """
 
     alone: tuple[Sample, ...] = ()
@@ -49,9 +51,18 @@ class CpuSamples:
     gaps_s: tuple[float, ...] = ()
     wakes_s: tuple[float, ...] = ()
     starts_s: tuple[float, ...] = ()
+    between_s: tuple[float, ...] = ()
 
     def __add__(self, other: CpuSamples) -> CpuSamples:
         return CpuSamples(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in attrs.fields(CpuSamples)})
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Self:
+        """The samples that JSON holds as `attrs.asdict` told them."""
+        told = {name: tuple(values) for name, values in plain.items()}
+        for name in ("alone", "beside"):
+            told[name] = tuple(Sample(**{**one, "work": Work(**one["work"])}) for one in told[name])
+        return cls(**told)
 
 
 def samples_of(

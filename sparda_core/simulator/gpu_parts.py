@@ -37,6 +37,7 @@ class Memory:
     """Sizes, and rates read + written.
 
     kernel_bytes_per_s  what one compute kernel draws; hbm_bytes_per_s is what all together can draw
+    host_bytes_per_s    of host memory, whatever crosses it: a byte over the link counts once, by all GPUs of the host
     link_hbm_weight     bytes of device memory's time that one byte over the link takes from the kernels beside it
     reserved_bytes      context, graphs, workspaces, activations
     """

@@ -141,7 +141,15 @@ def _links(profile: GpuProfile) -> Iterator[str]:
         yield "link.both_ways_bytes_per_s is each way with both busy: it must be <= either way alone"
     if profile.memory.host_bytes_per_s.value < link.h2d_bytes_per_s.value:
         yield "memory.host_bytes_per_s must be >= link.h2d_bytes_per_s: the link cannot be fed faster than that"
+    yield from _both_ways(profile)
     yield from _engines(profile)
+
+
+def _both_ways(profile: GpuProfile) -> Iterator[str]:
+    """Of two numbers that were measured; a link may be sold with more than a memory has."""
+    host, both = profile.memory.host_bytes_per_s, profile.link.both_ways_bytes_per_s
+    if {host.basis, both.basis} == {Basis.MEASURED} and host.value < 2 * both.value:
+        yield "memory.host_bytes_per_s must be >= 2 x link.both_ways_bytes_per_s: one GPU was seen to move that"
 
 
 def _engines(profile: GpuProfile) -> Iterator[str]:

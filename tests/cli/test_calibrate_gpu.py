@@ -65,6 +65,27 @@ def test_missing_sections_need_a_gpu(out: Path, refusal: Refusal) -> None:
     assert "finds no CUDA device here" in refusal(*CALIBRATE, "--out", out.parent / "other.toml")
 
 
+@pytest.mark.parametrize("began", ["with --quick", "without --quick"])
+def test_a_calibration_goes_on_as_it_began(
+    out: Path, began: str, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    samples = json.loads(SAMPLES.read_text())
+    del samples["sections"]["gather"]
+    quick = began == "with --quick"
+    samples["identity"]["quick"] = quick
+    path = out.parent / "mine.samples.json"
+    path.write_text(json.dumps(samples))
+    before = path.read_bytes()
+    about = {name: samples["identity"][name] for name in ("name", "sms", "driver", "cuda", "torch", "triton")}
+    monkeypatch.setattr("sparda_core.bench.gpu_clock.has_gpu", lambda: True)
+    monkeypatch.setattr("sparda_core.bench.gpu_calibration.run.identity_of", lambda sizes: about)
+    said = refusal(*CALIBRATE, "--out", out, "--resume", *([] if quick else ["--quick"]))
+    assert f"was measured {began}, and this run is to go on otherwise" in said
+    about["driver"] = "1.2"
+    assert "with driver='580.159.04', here it is '1.2'" in refusal(*CALIBRATE, "--out", out, "--resume")
+    assert path.read_bytes() == before
+
+
 def test_options_that_do_not_fit_are_refused(out: Path, refusal: Refusal) -> None:
     assert "must end in .toml" in refusal(*CALIBRATE, "--out", out.with_suffix(".txt"))
     assert "--again is of --resume" in refusal(*CALIBRATE, "--out", out, "--again", "gather")

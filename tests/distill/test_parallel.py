@@ -17,16 +17,16 @@ from sparda_core.distill.sharded import ShardedDecoder
 from sparda_core.distill.train import Habits, train
 from sparda_core.distill.validation import Validation
 from sparda_core.errors import ConfigError
+from tests.distill.shared_run import WAYS
 from tests.distill.toy import SPEC, toy_config, toy_model, toy_stream
 from tests.house.tree import ROOT
 
-TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+# By this machine's own address: its name need not be one that resolves.
+TORCHRUN = ("torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
 # Its own "--cpu" starts one process; this one starts as many as asked for, and the script says on what.
 ACCELERATE = ("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
               "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")  # fmt: skip
 
-
-WAYS = ("whole", "sharded")
 
 
 def start(launcher: tuple[str, ...], out: Path, device: str, *ways: str) -> list[dict[str, Any]]:
@@ -42,8 +42,8 @@ def start(launcher: tuple[str, ...], out: Path, device: str, *ways: str) -> list
     return [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in (0, 1)]
 
 
-def alone(device: str = "cpu") -> dict[str, Any]:
-    decoder = toy_model(device=device).decoder
+def alone(device: str = "cpu", *, biased: bool = False) -> dict[str, Any]:
+    decoder = toy_model(device=device, biased=biased).decoder
     windows = [toy_stream(300)[i : i + 90] for i in (0, 90, 180)]
     validate = Validation(decoder=decoder, windows=windows, spec=SPEC)
     habits = Habits(evaluate=validate, evaluate_every=3)
@@ -63,10 +63,12 @@ def assert_same_run(got: list[dict[str, Any]], want: dict[str, Any]) -> None:
 
 
 def test_two_processes_learn_what_one_learns_with_the_models_layers_whole_or_shared_out(tmp_path: Path) -> None:
-    got, want = start(TORCHRUN, tmp_path / "two", "cpu", *WAYS), alone()
-    for way in WAYS:
-        assert_same_run([told[way] for told in got], want)
-    other = json.loads(json.dumps(want))
+    got, want = start(TORCHRUN, tmp_path / "two", "cpu", *WAYS), {kind: alone(biased=kind) for kind in (False, True)}
+    for way, (_, biased) in WAYS.items():
+        assert_same_run([told[way] for told in got], want[biased])
+    with pytest.raises(AssertionError):
+        assert_same_run([told["sharded"] for told in got], want[True])
+    other = json.loads(json.dumps(want[False]))
     other["history"]["steps"][3][1] *= 1 + 1e-6
     with pytest.raises(AssertionError):
         assert_same_run([told["whole"] for told in got], other)
@@ -83,9 +85,9 @@ def test_accelerate_starts_the_same_run(tmp_path: Path) -> None:
 def test_two_gpus_learn_what_one_learns(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs 2 CUDA devices, this machine has {torch.cuda.device_count()}")
-    got, want = start(TORCHRUN, tmp_path / "two", "cuda", *WAYS), alone("cuda")
-    for way in WAYS:
-        assert_same_run([told[way] for told in got], want)
+    got = start(TORCHRUN, tmp_path / "two", "cuda", *WAYS)
+    for way, (_, biased) in WAYS.items():
+        assert_same_run([told[way] for told in got], alone("cuda", biased=biased))
 
 
 def test_a_batch_that_processes_cannot_share_evenly_is_refused() -> None:

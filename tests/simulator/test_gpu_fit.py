@@ -19,7 +19,7 @@ from sparda_core.simulator.gpu_fit.fit import base_of, fit_gpu_profile
 from sparda_core.simulator.gpu_fit.gather import one_block, under_a_ceiling
 from sparda_core.simulator.gpu_fit.grids import cluster_of
 from sparda_core.simulator.gpu_fit.host_lists import line
-from sparda_core.simulator.gpu_fit.kernels import Group, fit_step
+from sparda_core.simulator.gpu_fit.kernels import Group, fit_step, machine_table
 from sparda_core.simulator.gpu_fit.quantities import root
 from sparda_core.simulator.gpu_fit.samples import SECTIONS, SampleFile, Samples, read_samples, samples_json
 from sparda_core.simulator.gpu_parts import bent
@@ -83,6 +83,24 @@ def test_a_fitted_profile_says_what_was_measured(noise: float, most: float) -> N
     for check in checks.values():
         assert check.median <= most / 2, check
         assert check.worst <= most, check
+
+
+def test_host_memory_is_the_most_that_was_seen_to_cross_it() -> None:
+    samples, size = made(), 2.0**30
+    (machine,) = samples.sections["machine"]
+    engine = [
+        {**row, "us": [size / 60e3]} if (row["way"], row["bytes"]) == ("both", size) else row
+        for row in samples.sections["copy-engine"]
+    ]
+    slow = {**machine, "host_copy_bytes_per_s": [70e9]}
+    both = {"what": "all gpus", "gpus": 4, "bytes": size, "us": [size / 40e3]}
+    for rows, most, says in (
+        ([machine], 200e9, "by host threads"), ([slow], 120e9, "one GPU"), ([slow, both], 320e9, "of 4 GPUs"),
+    ):  # fmt: skip
+        seen = attrs.evolve(samples, sections={**samples.sections, "machine": rows, "copy-engine": engine})
+        found = machine_table(seen)["memory"]["host_bytes_per_s"]
+        assert found["value"] == pytest.approx(most, rel=1e-3)
+        assert says in found["source"]
 
 
 def test_a_fitted_profile_survives_its_file_and_says_where_it_is_from(tmp_path: Path) -> None:

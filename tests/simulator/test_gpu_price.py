@@ -129,18 +129,18 @@ def test_the_host_gathers_a_list_before_it_issues_the_copy_and_what_is_known_bef
     assert cut.issue_s == pytest.approx(22e-6 + 30e-6 + BLOCKS.h2d_bytes / 20e9)
     assert (cut.charges[0].uses["host"], cut.charges[0].cap) == (1, 55.4e9)
     staged = priced(STAGE, BLOCKS, engine="cpu-gather")
-    assert staged.charges[0].uses["host"] == 3
+    assert staged.charges[0].uses["host"] == 2.3
     assert staged.charges[0].cap == pytest.approx(1 / (1 / 20e9 + 1 / 55.4e9))
 
 
 def test_gpus_of_one_host_gather_at_the_same_time() -> None:
-    """A byte gathered is read and written, by all of them at once."""
+    """A byte gathered crosses memory 1.3 times, all of them at once."""
     memory = h200().memory.host_bytes_per_s.value
     rates = [
         BLOCKS.h2d_bytes / (priced(FETCH, BLOCKS, engine="cpu-gather", profile=h200(gpus=gpus)).issue_s - 52e-6)
         for gpus in (1, 8)
     ]
-    assert rates == pytest.approx([20e9, memory / 16])
+    assert rates == pytest.approx([min(20e9, memory / 1.3), memory / (1.3 * 8)])
 
 
 @pytest.mark.parametrize("engine", ["copy-engine", "cpu-gather"])

@@ -122,6 +122,14 @@ def test_a_damaged_profile_is_refused_with_the_field(old: str, new: str, says: s
         parse_profile(H200.replace(old, new, 1))
 
 
+#: The line of host memory, which was assumed.
+HOST = next(line for line in H200.splitlines() if line.startswith("host_bytes_per_s"))
+
+
+def test_an_assumed_host_memory_may_be_less_than_a_link_moves_both_ways() -> None:
+    parse_profile(H200.replace(HOST, HOST.replace("200e9", "90e9")))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -140,6 +148,7 @@ def test_a_damaged_profile_is_refused_with_the_field(old: str, new: str, says: s
         ("value = 55.4e9", "value = 55.4", "h2d_bytes_per_s=55.4 B/s is beyond any such device"),
         ("value = 1.0e-6", "value = 1.0", "graph_s=1 s is beyond any such device"),
         ("value = 200e9", "value = 20e9", "host_bytes_per_s must be >= link.h2d_bytes_per_s"),
+        (HOST, HOST.replace("200e9", "90e9").replace("prior", "measured"), "one GPU was seen to move that"),
         ("value = 2.2e-6", "value = 2.9e-6", "repeated_round_trip_s must be <= uva.round_trip_s"),
         ("value = 142e9", "value = 197e9", "beside_bytes_per_s must be <= uva.cta_bytes_per_s"),
         ("value = 64e9", "value = 143e9", "late_bytes_per_s must be <= uva.beside_bytes_per_s"),

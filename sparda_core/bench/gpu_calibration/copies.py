@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from sparda_core.bench.gpu_calibration.pool import KIB, Pool, check
 from sparda_core.bench.gpu_calibration.sizes import Copy, Sizes
-from sparda_core.bench.gpu_clock import between, finish, graph_of, new_mark, new_stream, on_stream
+from sparda_core.bench.gpu_clock import between, finish, graph_of, has_gpu, new_mark, new_stream, on_stream
 from sparda_core.runtimes.gpu.block_copies import copy_blocks
 
 Row = dict[str, Any]
@@ -24,11 +26,11 @@ def by_engine(sizes: Sizes, pool: Pool) -> list[Row]:
     largest = min(pool.host.numel() // 2, pool.slots.numel() // 2)
     rows = []
     for nbytes in [size for size in sizes.sizes if size <= largest]:
-        up, down = _one_way(pool, nbytes, up=True), _one_way(pool, nbytes, up=False)
+        up, down = one_way(pool, nbytes, up=True), one_way(pool, nbytes, up=False)
         for way, copy in (("h2d", up), ("d2h", down)):
             copy()
             rows.append(_engine_row(way, nbytes, [between(copy) for _ in range(sizes.repeats)]))
-        rows.append(_engine_row("both", nbytes, [_both(up, down) for _ in range(sizes.repeats)]))
+        rows.append(_engine_row("both", nbytes, [both_ways(up, down) for _ in range(sizes.repeats)]))
     many = [(piece, count) for piece in sizes.pieces for count in sizes.counts if piece * count <= largest]
     return rows + [
         _engine_row("h2d", piece * count, _batch(pool, piece, count, sizes.repeats), pieces=count)
@@ -36,11 +38,44 @@ def by_engine(sizes: Sizes, pool: Pool) -> list[Row]:
     ]
 
 
+def by_all_gpus(sizes: Sizes, pool: Pool) -> list[Row]:
+    """One row: every GPU of this machine copies `bytes` each way at once, `us` until all are done; none for one GPU."""
+    count = torch.cuda.device_count() if has_gpu() else 1
+    if count < 2:
+        return []
+    nbytes = min(max(sizes.sizes), pool.host.numel() // (2 * count))
+    host = pool.host[: 2 * count * nbytes].view(count, 2, nbytes)
+    lanes = [lane for number in range(count) for lane in _two_lanes(number, host[number])]
+    us = [_all_at_once(lanes) for _ in range(sizes.repeats + 1)][1:]
+    return [{"what": "all gpus", "gpus": count, "bytes": nbytes, "us": us}]
+
+
+def _two_lanes(number: int, host: torch.Tensor) -> list[tuple[Any, Callable[[], object]]]:
+    """(stream, copy) of one GPU: the first half of `host` up, another half of the device's down into the second."""
+    with torch.cuda.device(number):
+        slots = torch.empty_like(host, device=f"cuda:{number}")
+        return [
+            (new_stream(), lambda: slots[0].copy_(host[0], non_blocking=True)),
+            (new_stream(), lambda: host[1].copy_(slots[1], non_blocking=True)),
+        ]
+
+
+def _all_at_once(lanes: list[tuple[Any, Callable[[], object]]]) -> float:
+    """Microseconds by the host's clock, for streams of several GPUs: launches take little beside such copies."""
+    began = time.perf_counter()
+    for stream, copy in lanes:
+        with on_stream(stream):
+            copy()
+    for stream, _ in lanes:
+        stream.synchronize()
+    return (time.perf_counter() - began) * 1e6
+
+
 def _engine_row(way: str, nbytes: int, us: list[float], *, pieces: int = 1) -> Row:
     return {"way": way, "bytes": nbytes, "pieces": pieces, "us": us}
 
 
-def _one_way(pool: Pool, nbytes: int, *, up: bool) -> Callable[[], object]:
+def one_way(pool: Pool, nbytes: int, *, up: bool) -> Callable[[], object]:
     """A copy of the first half up, or of the second half down, so that both may go on at once."""
     half, slots = pool.host.numel() // 2, pool.slots.numel() // 2
     if up:
@@ -48,7 +83,7 @@ def _one_way(pool: Pool, nbytes: int, *, up: bool) -> Callable[[], object]:
     return lambda: pool.host[half : half + nbytes].copy_(pool.slots[slots : slots + nbytes], non_blocking=True)
 
 
-def _both(up: Callable[[], object], down: Callable[[], object]) -> float:
+def both_ways(up: Callable[[], object], down: Callable[[], object]) -> float:
     """Microseconds until both are done that began together."""
     lanes, ends, start = [new_stream(), new_stream()], [new_mark(), new_mark()], new_mark()
     finish()

@@ -72,25 +72,33 @@ def _times(work: Callable[[], object], count: int) -> list[float]:
 
 
 def _host_copies(sizes: Sizes) -> list[float]:
-    """Bytes a second read + written by copies of as many threads as there are cores."""
+    """Bytes a second read + written by copies of as many threads as there are cores, at most 16."""
     threads = max(1, min(16, os.cpu_count() or 1))
-    each = min(64 * MIB, sizes.device_bytes // threads)
-    pairs = [(np.ones(each, np.uint8), np.zeros(each, np.uint8)) for _ in range(threads)]
+    copies = HostCopies(threads, min(64 * MIB, sizes.device_bytes // threads))
+    return [copies.nbytes / copies.once() for _ in range(sizes.repeats)]
 
-    def copy(start: threading.Barrier, pair: tuple[Any, Any]) -> None:
-        start.wait()
-        for _ in range(2):
-            np.copyto(pair[1], pair[0])
 
-    found = []
-    for _ in range(sizes.repeats):
-        start = threading.Barrier(threads + 1)
-        workers = [threading.Thread(target=copy, args=(start, pair)) for pair in pairs]
+class HostCopies:
+    """Copies within host memory: so many threads at once, each `each` bytes twice. nbytes: read + written by all."""
+
+    def __init__(self, threads: int, each: int) -> None:
+        self._pairs = [(np.ones(each, np.uint8), np.zeros(each, np.uint8)) for _ in range(threads)]
+        self.nbytes = 2 * 2 * each * threads
+
+    def once(self) -> float:
+        """Seconds until all threads are done that began together."""
+        start = threading.Barrier(len(self._pairs) + 1)
+        workers = [threading.Thread(target=self._copy, args=(start, pair)) for pair in self._pairs]
         for worker in workers:
             worker.start()
         start.wait()
         began = time.perf_counter()
         for worker in workers:
             worker.join()
-        found.append(2 * 2 * each * threads / (time.perf_counter() - began))
-    return found
+        return time.perf_counter() - began
+
+    @staticmethod
+    def _copy(start: threading.Barrier, pair: tuple[Any, Any]) -> None:
+        start.wait()
+        for _ in range(2):
+            np.copyto(pair[1], pair[0])

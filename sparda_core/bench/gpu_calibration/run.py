@@ -53,7 +53,7 @@ class Measuring:
         sizes = self.sizes
         tell = functools.partial(self._report, f"calibration: {name}")
         table: dict[str, Callable[[], list[Row]]] = {
-            "machine": lambda: machine.measure(sizes),
+            "machine": lambda: [*machine.measure(sizes), *self._all_gpus()],
             "launches": lambda: launches.measure(sizes),
             "copy-engine": lambda: copies.by_engine(sizes, self.pool),
             "gather": lambda: copies.by_gather(sizes, self.pool),
@@ -67,6 +67,12 @@ class Measuring:
             "forked": lambda: forked.measure(sizes, self.pool, tell),
         }
         return table[name]()
+
+
+    def _all_gpus(self) -> list[Row]:
+        """Copies of all GPUs at once; pins nothing yet where there is one."""
+        several = has_gpu() and torch.cuda.device_count() > 1
+        return copies.by_all_gpus(self.sizes, self.pool) if several else []
 
 
 @contextlib.contextmanager

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.folder import Run
+from sparda_core.bench.validate.machines import profile_for
 from sparda_core.bench.validate.pools import FITS, POOLS, axis_of, fits, structured
 from sparda_core.bench.validate.predicting import balance_of, drawn_facts, planned_of
 from sparda_core.bench.validate.record import STRATA, Record, stratum_of
 from sparda_core.errors import ConfigError, SpardaError
-from sparda_core.simulator.profile_file import load_profile
 
 #: Held-out tiers: a third of each of these strata at least, of each tier.
 HELD_OUT, THIRDS = ("combination", "axis"), ("link", "balanced")
@@ -32,13 +32,16 @@ Report = Callable[[str, int, int], None]
 
 def draw(
     seed: int, *, profile: str = "h200", sizes: Mapping[str, int] | None = None, ratio: Ratio | None = None,
-    report: Report | None = None,
+    without: Collection[ValidationCell] = (), report: Report | None = None,
 ) -> Run:  # fmt: skip
     """A list of cells: the drawn ones tier by tier, then decisions and surrogates. Seed and profile settle the list.
 
-    ratio   None: by predictions on the profile
-    Raises ConfigError where the pools cannot meet the quotas.
+    ratio    None: by predictions on the profile
+    without  cells that are known already, of an earlier list: none of them is in this one
+    Raises UnknownNameError for a profile that there is not, and ConfigError for a CPU's and where the pools cannot
+    meet the quotas.
     """
+    digest = profile_for("cuda", profile).digest
     wanted = SIZES if sizes is None else sizes
     told: dict[ValidationCell, float | None] = {}
     asked = ratio or (lambda cell: predicted_ratio(cell, profile))
@@ -50,19 +53,22 @@ def draw(
 
     records: list[Record] = []
     for tier, size in wanted.items():
-        records += _tier(tier, size, random.Random(f"{seed} {tier}"), known)  # noqa: S311 - a draw that can be repeated
+        records += _tier(tier, size, random.Random(f"{seed} {tier}"), known, without)  # noqa: S311 - a draw that can be repeated
         if report is not None:
             report("cells drawn", len(records), sum(wanted.values()))
     taken = {record.cell for record in records}
     for tier, groups, cell in structured():
+        if cell in without:
+            continue
         if cell in taken:
             records = [attrs.evolve(one, groups=(*one.groups, *groups)) if one.cell == cell else one for one in records]
             continue
         taken.add(cell)
         found = known(cell) or 0.0
         records.append(Record(cell=cell, tier=tier, stratum=stratum_of(found), ratio=found, groups=groups))
-    digest = load_profile(profile).digest
-    about = {"seed": seed, "profile": profile, "profile_digest": digest, "fits": list(FITS)}
+    about = {
+        "seed": seed, "profile": profile, "profile_digest": digest, "fits": list(FITS), "without_cells": len(without)
+    }  # fmt: skip
     return Run(records=records, provenance={**about, **_quotas(records)})
 
 
@@ -80,9 +86,11 @@ def predicted_ratio(cell: ValidationCell, profile: str) -> float | None:
     return copies_s / compute_s
 
 
-def _tier(tier: str, size: int, source: random.Random, ratio: Ratio) -> list[Record]:
+def _tier(
+    tier: str, size: int, source: random.Random, ratio: Ratio, without: Collection[ValidationCell]
+) -> list[Record]:
     """Cells of a tier in random order, each taken if a place is left for its stratum, its axis and its CTAs."""
-    every = sorted(set(POOLS[tier]()), key=lambda cell: cell.key)
+    every = sorted(set(POOLS[tier]()).difference(without), key=lambda cell: cell.key)
     source.shuffle(every)
     places = _Places(tier, size)
     for strict in (True, False):  # the bound on each kind gives way where the quotas leave no other cell

@@ -19,7 +19,8 @@ from sparda_core.spans import Timeline
 RECORDS, TIMELINES, DOCUMENT = "cells", "timelines", "validation.json"
 #: Most bytes of a document of many records, and of a timeline.
 _MOST_BYTES = 1 << 30
-SHIPPED = Path(__file__).parent / "cells" / "h200.json"
+#: Lists for an H200: the first, and one drawn when the first one's cells were known.
+SHIPPED, SECOND = (Path(__file__).parent / "cells" / name for name in ("h200.json", "h200-second.json"))
 
 
 def _records(value: Iterable[Record]) -> tuple[Record, ...]:
@@ -75,6 +76,8 @@ class Folder:
         if record.measured is None or record.measured.timeline is None:
             return None
         path = self.path / TIMELINES / record.measured.timeline
+        if not path.exists():
+            raise RecordingError(f"{path} is missing, the timeline of {record.cell.key!r}; measure its cell again")
         try:
             return timeline_from_plain(parse_json(read_document(path, most_bytes=_MOST_BYTES)))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
@@ -106,9 +109,12 @@ def read_run(path: Path) -> Run:
         plain = parse_json(read_document(path, most_bytes=_MOST_BYTES))
         if plain["format"] != FORMAT:
             raise RecordingError(f"format={plain['format']!r} must be {FORMAT}")
-        return Run(records=[Record.of(one) for one in plain["records"]], provenance=plain["provenance"])
+        run = Run(records=[Record.of(one) for one in plain["records"]], provenance=plain["provenance"])
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
         raise RecordingError(f"{path} is no validation ({wrong})") from wrong
+    if not run.records:
+        raise RecordingError(f"{path} holds no cell; draw a list (`sparda validate --draw SEED`), or name another file")
+    return run
 
 
 def write_run(path: Path, run: Run) -> None:

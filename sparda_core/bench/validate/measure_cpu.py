@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sparda_core import __version__
-from sparda_core.bench.calibrate_cpu import Calibration, calibrate_cpu
+from sparda_core.bench.calibrate_cpu import Calibration, profile_of, sample_cpu
 from sparda_core.bench.config import CompareConfig
 from sparda_core.bench.contenders import Contender, combine, contenders
 from sparda_core.bench.paired import Samples, Start, measure_in_turns
@@ -24,6 +24,7 @@ from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.compact import CompactFacts
 from sparda_core.bench.validate.cpu_cells import SELECTORS, CpuLoad, cpu_loads
 from sparda_core.bench.validate.folder import Folder
+from sparda_core.bench.validate.machines import CPU_PROFILE
 from sparda_core.bench.validate.predicting import Planned, balance_of, planned_here, predict_record
 from sparda_core.bench.validate.record import Measured, Record, stratum_of
 from sparda_core.bench.workbench import Workbench
@@ -32,6 +33,7 @@ from sparda_core.errors import ConfigError
 from sparda_core.models.load import load_model
 from sparda_core.models.synthetic import synthetic_model
 from sparda_core.shapes import ModelShape
+from sparda_core.simulator.cpu_samples import CpuSamples
 from sparda_core.simulator.profile import Profile
 from sparda_core.simulator.profile_file import load_profile, save_profile
 
@@ -42,7 +44,8 @@ TINY = "tiny"
 TINY_SHAPE = ModelShape(
     name="tiny", layers=6, hidden=256, ffn=512, q_heads=8, kv_heads=2, head_dim=32, vocab=512, context=4096
 )
-PROFILE = "cpu-profile.toml"
+#: Steps that a pass of calibration measures of each combination and context.
+PASS_STEPS = 2
 GIGA = 1e9
 
 
@@ -90,29 +93,43 @@ class CpuRun:
         }  # fmt: skip
 
     def run(self) -> tuple[Record, ...]:
-        """Calibrate, choose the link, measure and predict every cell; records in the order of the loads."""
-        self._store.get("profile", self._calibrate)
-        profile = load_profile(self._folder.path / PROFILE)
+        """Calibrate, choose the link, measure and predict every cell; records in the order of the loads.
+
+        A CPU's clock wanders within minutes. So a pass of calibration goes before every load and one behind the last:
+        the profile is of the same minutes as the cells.
+        """
+        samples = self._pass(0)
         link = self._store.get("link", lambda: choose_link(self._bench, self._contenders["forecast"]))
         room = self._settings.steps + self._settings.warmup + 1
         loads = cpu_loads(tokens=len(self._bench.reading.tokens), room=room, link_gb_s=link["bytes_per_s"] / GIGA)
         records: list[Record] = []
         for done, load in enumerate(loads):
-            records += self._load(load, profile)
+            records += self._load(load, self._profile(samples))
             self._report("loads", done + 1, len(loads))
-        return tuple(records)
+            samples += self._pass(done + 1)
+        profile = self._profile(samples)
+        return tuple(self._predicted(record, profile) for record in records)
 
-    def _calibrate(self) -> str:
+    def _pass(self, at: int) -> CpuSamples:
+        """One pass of calibration, kept: a run that goes on has it."""
+        return CpuSamples.of(self._store.get(f"calibration {at}", lambda: attrs.asdict(self._calibrate())))
+
+    def _profile(self, samples: CpuSamples) -> Profile:
+        """The profile by the passes so far, kept beside the records."""
+        return load_profile(
+            save_profile(profile_of(samples, threads=self._settings.threads), self._folder.path / CPU_PROFILE)
+        )
+
+    def _calibrate(self) -> CpuSamples:
         last = len(self._bench.reading.tokens) - 8
         calibration = Calibration(
             selectors=tuple(make_selector(self._bench.decoder, c.selector, **c.options) for c in self._ordered()),
-            contexts=(last // 2, last), spec=self._bench.config.spec, steps=4, warmup=1,
+            contexts=(last // 2, last), spec=self._bench.config.spec, steps=PASS_STEPS, warmup=1,
         )  # fmt: skip
-        profile = calibrate_cpu(
+        return sample_cpu(
             self._bench.decoder, self._bench.reading.tokens, calibration, threads=self._settings.threads,
             snapshot=self._bench.document, report=self._report,
         )  # fmt: skip
-        return str(save_profile(profile, self._folder.path / PROFILE))
 
     def _ordered(self) -> list[Contender]:
         return [self._contenders[name] for name in SELECTORS if name in self._contenders]
@@ -173,15 +190,21 @@ class CpuRun:
             block_bytes=2.0 * pair.spec.block * shape.head_dim * pair.model.dtype.itemsize,
             launch="operation by operation on the CPU", timeline=timeline,
         )  # fmt: skip
-        planned = planned_here(cell, shape, self._contenders[cell.selector].options, profile)
-        ratio = _ratio(planned, measured)
         record = Record(
-            cell=cell, tier=load.tier, stratum=stratum_of(ratio), ratio=ratio, groups=load.groups, measured=measured,
+            cell=cell, tier=load.tier, stratum=stratum_of(1.0), groups=load.groups, measured=measured,
             identity=self._told(cell),
         )  # fmt: skip
-        record = predict_record(record, profile)
-        self._folder.write(record)
-        return record
+        return self._predicted(record, profile)
+
+    def _predicted(self, record: Record, profile: Profile) -> Record:
+        """Which side binds, and how long a step takes, as this profile tells it; kept."""
+        measured, cell = record.measured, record.cell
+        assert measured is not None
+        planned = planned_here(cell, self._bench.decoder.shape, self._contenders[cell.selector].options, profile)
+        ratio = _ratio(planned, measured)
+        told = predict_record(attrs.evolve(record, ratio=ratio, stratum=stratum_of(ratio)), profile)
+        self._folder.write(told)
+        return told
 
 
 def _ratio(planned: Planned, measured: Measured) -> float:
@@ -207,9 +230,7 @@ def workbench(settings: CpuSettings, report: Report) -> Workbench:
             encoder, path=None, limit=settings.tokens, context=model.decoder.shape.context,
             least=config.wanted_tokens, filler_tokens=0,
         )  # fmt: skip
-    return Workbench(
-        config=config, decoder=model.decoder, encoder=encoder, reading=reading, progress=report
-    )
+    return Workbench(config=config, decoder=model.decoder, encoder=encoder, reading=reading, progress=report)
 
 
 def random_reading(tokens: int, vocab: int) -> Reading:

@@ -138,6 +138,11 @@ class GpuRun:
             kept, tier=record.tier, stratum=record.stratum, ratio=record.ratio, groups=record.groups
         ) if kept is not None and same else None  # fmt: skip
 
+    @property
+    def so_far(self) -> tuple[Record, ...]:
+        """Records in the order of the list: those that are kept, the others as listed."""
+        return tuple(self._kept.get(record.cell.id, record) for record in self._listed)
+
     def run(self) -> tuple[Record, ...]:
         """Measure what is missing; records in the order of the list, those of cells that were not reached as listed."""
         todo = [record for record in self._listed if record.cell.id not in self._kept]

@@ -31,6 +31,7 @@ FITS = (
     "profile h200: copies alone and beside products, kernels one by one, launch gaps: parts of a step, no whole step",
     "copies have the rates of those which were there before a kernel: decided knowing the steps of docs/decode.md",
     "least times of small kernels: each kernel's own benchmark, at 1 and 16 rows of 128K tokens",
+    "rounds of attention, products by rows, choices, copies beside attention, lists: looked for by cells of seed 2026",
 )
 #: Most pinned memory that all cells share: it takes 0.4 s a GiB to pin.
 MOST_HOST_BYTES = 66 << 30

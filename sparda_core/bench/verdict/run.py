@@ -11,6 +11,7 @@ import attrs
 from sparda_core.bench.decode.store import read_rows
 from sparda_core.bench.validate.earlier import earlier_records
 from sparda_core.bench.validate.folder import Folder, Run, read_run
+from sparda_core.bench.validate.machines import profile_for, profile_name
 from sparda_core.bench.validate.record import Record
 from sparda_core.bench.verdict.decide import decided
 from sparda_core.bench.verdict.judged import Verdict, verdict_csv, write_verdict
@@ -20,12 +21,8 @@ from sparda_core.bench.verdict.tables import TABLES
 from sparda_core.errors import ConfigError
 from sparda_core.files import make_folder, parse_json, read_document, write_whole
 from sparda_core.simulator.profile import Profile
-from sparda_core.simulator.profile_file import load_profile
 
 VERDICT, CSV = "report.json", "cells.csv"
-#: Profile of a validation on a CPU: it is measured with the cells.
-CPU_PROFILE = "cpu-profile.toml"
-USUAL_PROFILE = "h200"
 #: Every record of a validation in one file, beside the folder of records.
 DOCUMENT = "validation.json"
 
@@ -83,15 +80,11 @@ def _is_decode(path: Path) -> bool:
 
 
 def profile_of(source: Source, path: Path, name: str | None) -> Profile:
-    """The profile to predict with: the one asked for, a CPU validation's own, or the H200's."""
-    if name is not None:
-        return load_profile(name)
-    if source.device == "cpu":
-        own = path / CPU_PROFILE
-        if not (path.is_dir() and own.exists()):
-            raise ConfigError(f"{path} holds cells of a CPU and no {CPU_PROFILE} beside them; name one by --profile")
-        return load_profile(str(own))
-    return load_profile(USUAL_PROFILE)
+    """The profile to predict with: the one asked for, a CPU validation's own, or the H200's.
+
+    Raises ConfigError for one of another kind of machine than the cells ran on.
+    """
+    return profile_for(source.device, profile_name(source.device, path, name))
 
 
 def make_verdict(

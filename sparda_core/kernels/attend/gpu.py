@@ -8,9 +8,10 @@ import torch
 from sparda_core.device_view import Choice
 from sparda_core.errors import ConfigError
 from sparda_core.kernels.attend.gpu_pieces import ALL, PAGES, SLOTS, attend_kernel, join_kernel
+from sparda_core.kernels.attend.occupancy import Sms
 from sparda_core.kernels.attend.splitting import Tuning, cut_lists, most_parts
 from sparda_core.kernels.checks import require_shape
-from sparda_core.kernels.device import padded, require_device, sm_count
+from sparda_core.kernels.device import padded, require_device, sm_count, sm_shared_bytes
 from sparda_core.kernels.tables import Paged
 from sparda_core.shapes import BlockSpec
 
@@ -31,7 +32,7 @@ class AttendScratch:
     mixed: torch.Tensor
     stats: torch.Tensor
     arrived: torch.Tensor
-    sms: int
+    sms: Sms
     tuning: Tuning
     early: bool
 
@@ -41,7 +42,8 @@ def attend_scratch(
     device: torch.device, tuning: Tuning | None = None,
 ) -> AttendScratch:  # fmt: skip
     """Memory for `attend_*` over up to `places` rows and lists of up to `blocks` blocks. The only allocation."""
-    tuning, sms, group = tuning or Tuning(), sm_count(device), q_heads // kv_heads
+    tuning, group = tuning or Tuning(), q_heads // kv_heads
+    sms = Sms(count=sm_count(device), shared_bytes=sm_shared_bytes(device))
     parts = most_parts(
         places * kv_heads, blocks, block=block, head_dim=head_dim, value_bytes=dtype.itemsize, sms=sms, tuning=tuning
     )
@@ -125,8 +127,9 @@ def _launch(
     pairs, group, wide = batch * heads, q_heads // heads, padded(width, 16)
     tuning = scratch.tuning
     cut = cut_lists(
-        pairs, blocks, block=spec.block, head_dim=width, value_bytes=q.element_size(), sms=scratch.sms, tuning=tuning
-    )
+        pairs, blocks, block=spec.block, group=group, head_dim=width, value_bytes=q.element_size(), sms=scratch.sms,
+        tuning=tuning,
+    )  # fmt: skip
     splits, parts = cut.splits, pairs * cut.splits * group
     if splits > 1 and (
         parts * 2 > scratch.stats.numel() or parts * width > scratch.mixed.numel() or pairs > scratch.arrived.numel()
@@ -151,7 +154,7 @@ def _launch(
         HEADS=heads, G=group, GP=padded(group, 16), D=width, DP=wide, BLOCK=spec.block, PAGE=page, TOKENS=cut.tokens,
         JOIN=cut.join, FIND=find, PRECISION="ieee", STAGES=stages, EARLY=early > 0,
         TELL=scratch.early and not cut.join, BIAS=bias is not None,
-        num_warps=max(cut.warps, min(16, padded(group, 16) * wide // 1024)),
+        num_warps=cut.warps,
         **_launched(early > 0),
     )  # fmt: skip
     if not cut.join:

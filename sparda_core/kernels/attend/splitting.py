@@ -6,26 +6,23 @@ import functools
 
 import attrs
 
-#: Thread blocks that a multiprocessor of an H200 holds: four tiles of shared memory and about 110 registers a thread.
-CTAS_PER_SM = 3
+from sparda_core.kernels.attend.occupancy import Sms, ctas_per_sm, power_of_two, shared_bytes
+from sparda_core.kernels.attend.rounds import turns
+
 #: Most pieces of one list: every piece leaves a partial result that somebody must add up.
 MOST_SPLITS = 128
 #: Most thread blocks for each multiprocessor, unless there are more lists than that.
 _WAVES = 16
 #: Bytes of keys in one tile. K and V of a few tiles in flight must fit a multiprocessor's shared memory.
 _TILE_BYTES = 16 * 2**10
-#: Part of a multiprocessor's share of device memory that one thread block draws by itself.
-_ALONE = 0.6
-#: What beginning and ending a piece costs, in tiles.
-_PIECE = 1.0
-#: What adding up one more piece costs, in tiles.
-_JOIN = 0.02
 #: Where lists are few and short, an H200 wants two thread blocks for each multiprocessor, small ones, at once: two
 #: warps and half tiles, three under way, were best or within 0.1 us of it at batch 1 to 16 of MiniCPM4.1-8B with 96
 #: blocks (522 cuts timed by benchmarks/gpu/attend_sweep.py, 30 Nov 2026). More lists or longer pieces go the other
 #: way. A half tile takes a piece 0.6 us, a second launch 1.7: the shortest lists stay whole.
 _FEW_LISTS, _SHORT_PIECE = 0.25, 32
 _SMALL_WARPS, _SMALL_DEPTH, _SMALL_CTAS, _WHOLE = 2, 3, 2, 3
+#: Elsewhere.
+_WARPS, _DEPTH = 4, 2
 
 
 @attrs.frozen(kw_only=True)
@@ -50,8 +47,7 @@ class Tuning:
 
 def tile_tokens(head_dim: int, value_bytes: float) -> int:
     """Tokens of one tile, a power of two from 16 to 128: about 16 KiB of keys, head dims padded to a power of two."""
-    wide = max(16, 1 << (head_dim - 1).bit_length())
-    fit = max(1, int(_TILE_BYTES // (wide * value_bytes)))
+    fit = max(1, int(_TILE_BYTES // (power_of_two(head_dim, 16) * value_bytes)))
     return max(16, min(128, 1 << (fit.bit_length() - 1)))
 
 
@@ -64,6 +60,7 @@ class Cut:
     join    pieces that the last program adds up; 1: nothing to add; 0: a second launch adds them up
     warps   of a thread block
     depth   tiles in flight while one is worked on
+    ctas_per_sm  thread blocks that a multiprocessor holds
     """
 
     tokens: int
@@ -71,6 +68,7 @@ class Cut:
     join: int
     warps: int
     depth: int
+    ctas_per_sm: int
 
     @property
     def launches(self) -> int:
@@ -79,21 +77,28 @@ class Cut:
 
 
 def cut_lists(
-    pairs: int, blocks: int, *, block: int, head_dim: int, value_bytes: float, sms: int, tuning: Tuning | None = None
-) -> Cut:
-    """For `pairs` lists of up to `blocks` blocks."""
+    pairs: int, blocks: int, *, block: int, group: int, head_dim: int, value_bytes: float, sms: Sms,
+    tuning: Tuning | None = None,
+) -> Cut:  # fmt: skip
+    """For `pairs` lists of up to `blocks` blocks, each for `group` query heads, on the multiprocessors `sms`."""
     tuning = tuning or Tuning()
     tokens = tuning.tokens or tile_tokens(head_dim, value_bytes)
-    small = small_pieces(pairs, -(-blocks * block // _small(tokens)), sms)
-    if small and tuning.splits is None and tuning.tokens is None:
-        tokens, splits, join = _small(tokens), small, int(small == 1)
-        warps, depth = _SMALL_WARPS, _SMALL_DEPTH
-    else:
-        tiles = max(1, -(-blocks * block // tokens))
-        splits = min(tuning.splits or split_count(pairs, tiles, sms), tiles, MOST_SPLITS)
-        join = splits if splits <= max(1, tuning.fused_up_to) else 0
-        warps, depth = 4, 2
-    return Cut(tokens=tokens, splits=splits, join=join, warps=tuning.warps or warps, depth=tuning.depth or depth)
+    small = small_pieces(pairs, -(-blocks * block // _small(tokens)), sms.count)
+    few = bool(small) and tuning.splits is None and tuning.tokens is None
+    tokens = _small(tokens) if few else tokens
+    warps = max(tuning.warps or (_SMALL_WARPS if few else _WARPS), _least_warps(group, head_dim))
+    depth = tuning.depth or (_SMALL_DEPTH if few else _DEPTH)
+    own = shared_bytes(tokens=tokens, depth=depth, group=group, head_dim=head_dim, value_bytes=value_bytes)
+    held = ctas_per_sm(own, warps, sms)
+    tiles = max(1, -(-blocks * block // tokens))
+    splits = small if few else min(tuning.splits or split_count(pairs, tiles, sms.count, held), tiles, MOST_SPLITS)
+    join = splits if splits <= (1 if few else max(1, tuning.fused_up_to)) else 0
+    return Cut(tokens=tokens, splits=splits, join=join, warps=warps, depth=depth, ctas_per_sm=held)
+
+
+def _least_warps(group: int, head_dim: int) -> int:
+    """So that what a thread adds up fits its registers."""
+    return min(16, power_of_two(group, 16) * power_of_two(head_dim, 16) // 1024)
 
 
 def _small(tokens: int) -> int:
@@ -112,17 +117,14 @@ def small_pieces(pairs: int, tiles: int, sms: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def split_count(pairs: int, tiles: int, sms: int) -> int:
-    """Pieces for each of `pairs` lists of at most `tiles` tiles on `sms` multiprocessors; a tie goes to fewer.
+def split_count(pairs: int, tiles: int, sms: int, ctas_per_sm: int) -> int:
+    """Pieces for each of `pairs` lists of at most `tiles` tiles, the fewest of those that take the fewest `turns`.
 
-    The busiest multiprocessor decides. It draws its share of device memory only when two thread blocks
-    keep it busy; a piece costs its beginning and its end, and its part in the sum.
+    `sms` multiprocessors hold `ctas_per_sm` thread blocks each.
     """
 
     def cost(splits: int) -> float:
-        mine = -(-pairs * splits // sms)
-        tiles_each = -(-tiles // splits)
-        return mine * (tiles_each + _PIECE / 2) / min(1.0, mine * _ALONE) + _PIECE + _JOIN * splits
+        return turns(pairs, tiles, splits, sms, ctas_per_sm)
 
     return min(range(1, most_splits(pairs, tiles, sms) + 1), key=cost)
 
@@ -133,10 +135,10 @@ def most_splits(pairs: int, tiles: int, sms: int) -> int:
 
 
 def most_parts(
-    pairs: int, blocks: int, *, block: int, head_dim: int, value_bytes: int, sms: int, tuning: Tuning
+    pairs: int, blocks: int, *, block: int, head_dim: int, value_bytes: int, sms: Sms, tuning: Tuning
 ) -> int:
     """Most pieces in all of up to `pairs` lists of up to `blocks` blocks."""
     tiles = max(1, -(-blocks * block // (tuning.tokens or _small(tile_tokens(head_dim, value_bytes)))))
     if tuning.splits is not None:
         return pairs * min(tuning.splits, tiles, MOST_SPLITS)
-    return max(pairs, min(pairs * min(tiles, MOST_SPLITS), _WAVES * sms))
+    return max(pairs, min(pairs * min(tiles, MOST_SPLITS), _WAVES * sms.count))

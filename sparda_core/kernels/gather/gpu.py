@@ -153,11 +153,12 @@ def copy_list(
 
 
 @triton.jit
-def _gather_kernel(
+def gather_kernel(
     source, target, scales, source_ids, target_ids, count, most, s_source, s_target,
     WORDS: tl.constexpr, RUN: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
     HALVES: tl.constexpr, LOADS: tl.constexpr, STORES: tl.constexpr, NATIVE: tl.constexpr, WARM: tl.constexpr,
 ):  # fmt: skip
+    """`copy_list` of the first `count` blocks, at most `most`; `gather_blocks` launches it."""
     blocks = tl.minimum(tl.load(count), most)
     copy_list(
         source, target, scales, source_ids, target_ids, blocks, s_source, s_target,
@@ -192,7 +193,7 @@ def gather_blocks(
     require_host(source, "source", device)
     check_ctas(ctas)
     words, slots = block_words(source), target if scales is not None else block_words(target)
-    _gather_kernel[(ctas,)](
+    gather_kernel[(ctas,)](
         words, slots, words if scales is None else scales, source_ids, target_ids, count, source_ids.shape[0],
         words.stride(0), slots.stride(0), WARM=0 if tuning is None or INTERPRETED else tuning.warm // 4,
         **copy_options(source, target, in_flight_bytes, tuning),

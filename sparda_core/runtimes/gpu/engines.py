@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 
 from sparda_core.errors import ConfigError, UnknownNameError
+from sparda_core.kernels.early import AT_END
 from sparda_core.kernels.gather.gpu import gather_blocks
 from sparda_core.kernels.gather.gpu_layers import copy_layers
 from sparda_core.kernels.tables import DeviceDiff, LayerLists, Paged
@@ -81,22 +82,21 @@ class HostListEngine(Engine):
         # By what a diff leaves, for as long as a step is bound to it.
         self._lists: weakref.WeakKeyDictionary[DeviceDiff, HostList] = weakref.WeakKeyDictionary()
 
-    def ask(self, tier: LayerTier) -> None:
-        """Issue what brings list and length to the host."""
+    def tell(self, tier: LayerTier, *, early: int = AT_END) -> None:
+        """Issue what writes list and length to the host's memory, behind the diff. Its first call takes that memory,
+        so it must not be under capture.
+        """
         assert tier.diff is not None
-        self._list(tier.diff).ask(tier.diff)
+        self._list(tier.diff).tell(tier.diff, early=early)
 
     def fetch(self, tier: LayerTier, size: CopySize) -> None:
-        """Wait for the list, then move what it says."""
+        """Move what a list says that was told; the host must have waited for it."""
         self.take_up(tier, *self.listed(tier))
 
     def listed(self, tier: LayerTier) -> tuple[Ints, Ints]:
-        """Wait for the list, asking for it where nobody has: (blocks of host memory, slots)."""
+        """The list that was told: (blocks of host memory, slots). LaneError where none was."""
         assert tier.diff is not None
-        listed = self._list(tier.diff)
-        if not listed.asked:
-            listed.ask(tier.diff)
-        return listed.told()
+        return self._list(tier.diff).told()
 
     def take_up(self, tier: LayerTier, source_ids: Ints, target_ids: Ints) -> None:
         """Move what a list says, if anything."""

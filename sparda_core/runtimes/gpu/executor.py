@@ -39,9 +39,9 @@ class Piece:
     """Operations that are issued together.
 
     waits     what the compute lane waits for before the first; outside of any capture
-    on_host   whether the host looks at data on the way, so that it cannot be captured
+    on_host   whether the host looks at data on the way, so that it cannot be captured: it waits for the list first
     joins     copies that the compute lane waits for after the last
-    lists     copies whose list it makes: the list is asked for behind it, by `ask`
+    lists     copies whose list it makes: behind its last operation `tell` writes each to where the host reads it
     """
 
     steps: tuple[Issued, ...]
@@ -50,15 +50,16 @@ class Piece:
     on_host: bool = False
     joins: tuple[str, ...] = ()
     lists: tuple[Op, ...] = ()
-    ask: Issue | None = None
+    tell: Issue | None = None
 
     def begin(self) -> None:
-        """Issue the waits that lie before it."""
+        """Issue the waits that lie before it; the host's own it waits for."""
         for name in self.waits:
             self.lanes.wait(Lane.COMPUTE, name)
         if self.on_host:
+            # What the host issues from then on starts after the list: the copies' lane need not wait for it again.
             for step in self.steps:
-                self.lanes.wait(step.op.lane, _behind_list(step.op))
+                self.lanes.hear(_behind_list(step.op))
 
     def issue(self) -> None:
         """Issue every operation once; to be used by the work of `lanes.step`."""
@@ -75,19 +76,14 @@ class Piece:
                 lanes.mark(step.op.lane, step.op.name)
         for name in self.joins:
             lanes.wait(Lane.COMPUTE, name)
+        if self.tell is not None:
+            for op in self.lists:
+                self.tell(op)
 
     def end(self) -> None:
-        """Mark where it ends for the copies whose list it made, and ask for those lists.
-
-        They come down on a lane of their own: behind earlier copies the host would learn of them only when
-        those have ended, and nothing would move meanwhile.
-        """
+        """Mark where it ends, for the host that waits for the lists it made; outside of any capture."""
         for op in self.lists:
             self.lanes.mark(Lane.COMPUTE, _behind_list(op))
-            if self.ask is not None:
-                self.lanes.wait(Lane.D2H, _behind_list(op))
-                with self.lanes.on(Lane.D2H):
-                    self.ask(op)
 
 
 def _behind_list(op: Op) -> str:
@@ -97,7 +93,7 @@ def _behind_list(op: Op) -> str:
 
 def pieces_of(
     plan: StepPlan, table: Mapping[str, Issue], lanes: Lanes, *, host_lists: bool, gate: Issue | None = None,
-    ask: Issue | None = None,
+    tell: Issue | None = None,
 ) -> tuple[Piece, ...]:  # fmt: skip
     """The plan, bound; raises PlanError for an operation that nothing is bound to.
 
@@ -105,7 +101,8 @@ def pieces_of(
     host_lists  whether copies need their list on the host: cuts the plan at each of them
     gate        where the first copy issued is that of all layers: given a copy, holds the compute lane until its
                 layer's blocks are there. Then the other copies issue nothing, and no lane waits for them
-    ask         given a copy whose list the host needs, brings that list to it; issued to the lane D2H
+    tell        given a copy whose list the host needs, writes that list to the host's memory; issued to the compute
+                lane, right behind what makes the list
     """
     steps = _resolve(plan, table)
     if gate is not None:
@@ -117,17 +114,17 @@ def pieces_of(
     for op in (segment.ops[0] for segment in segments if segment.on_host):
         if op.name not in listed:
             raise PlanError(f"op {op.name!r} comes first: no operation before it makes its list")
-    return tuple(_cut(segment, by_name, lanes, ask) for segment in segments)
+    return tuple(_cut(segment, by_name, lanes, tell) for segment in segments)
 
 
-def _cut(segment: Segment, by_name: Mapping[str, Issued], lanes: Lanes, ask: Issue | None) -> Piece:
+def _cut(segment: Segment, by_name: Mapping[str, Issued], lanes: Lanes, tell: Issue | None) -> Piece:
     steps = [by_name[op.name] for op in segment.ops]
     if segment.on_host:
         return Piece(tuple(attrs.evolve(step, waits=()) for step in steps), lanes, on_host=True)
     # A capture knows no event from outside: waits stand before it, and marks of the compute lane come after it.
     return Piece(
         tuple(attrs.evolve(step, waits=(), mark=False) for step in steps), lanes, waits=segment.waits,
-        lists=tuple(by_name[name].op for name in segment.lists), ask=ask,
+        lists=tuple(by_name[name].op for name in segment.lists), tell=tell,
     )  # fmt: skip
 
 

@@ -6,38 +6,48 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sparda_core.errors import LaneError
+from sparda_core.kernels.early import AT_END
 from sparda_core.kernels.tables import DeviceDiff
+from sparda_core.kernels.tell.gpu import tell_list
 
 Ints = npt.NDArray[np.int64]
 
 
+#: Where a list's length stands when nothing was told since it was last read.
+_NOTHING_TOLD = -1
+#: Integers of a line that the device writes over the link at once: each part of a list begins one.
+_LINE = 32
+
+
 class HostList:
-    """One layer's list. It comes down whole, however long: then the host waits once, for list and length together."""
+    """One layer's list in memory of the host that the device writes. Whoever reads waits for the device first."""
 
     def __init__(self, diff: DeviceDiff) -> None:
-        on_gpu, most = diff.count.device.type == "cuda", diff.source.numel()
-        # Pinned: into other memory a copy is awaited at once.
-        here = torch.empty(2 * most + 1, dtype=torch.int32, pin_memory=on_gpu)
-        self._here = here[:1], here[1 : most + 1], here[most + 1 :]
-        self._count, self._source, self._target = (part.numpy() for part in self._here)
-        self._came = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
-        self.asked = False
+        on_gpu, self._most = diff.count.device.type == "cuda", diff.source.numel()
+        room = -(-self._most // _LINE) * _LINE
+        memory = torch.full((_LINE + 2 * room,), _NOTHING_TOLD, dtype=torch.int32, pin_memory=on_gpu)
+        self._there = memory[:1], memory[_LINE:].view(2, room)
+        self._count, self._ids = (part.numpy() for part in self._there)
 
-    def ask(self, diff: DeviceDiff) -> None:
-        """Issue the copies of list and length to the current stream; nothing is awaited."""
-        for here, there in zip(self._here, (diff.count, diff.source, diff.target), strict=True):
-            here.copy_(there, non_blocking=True)
-        if self._came is not None:
-            self._came.record()
-        self.asked = True
+    def tell(self, diff: DeviceDiff, *, early: int = AT_END) -> None:
+        """Issue what writes list and length to the current stream; nothing is awaited, so it may be captured."""
+        tell_list(diff, *self._there, early=early)
 
     def told(self) -> tuple[Ints, Ints]:
-        """Wait for what was asked for. (blocks of host memory, slots), copies of the caller's own."""
-        if self._came is not None:
-            self._came.synchronize()
-        self.asked = False
+        """What the device has told since the last call: (blocks of host memory, slots), copies of the caller's own.
+
+        Raises LaneError where it has told nothing: nobody waited for it.
+        """
         count = int(self._count[0])
-        return self._source[:count].astype(np.int64), self._target[:count].astype(np.int64)
+        if not 0 <= count <= self._most:
+            raise LaneError(
+                f"a list of misses says that it holds {count} blocks, of at most {self._most}: it was read before the "
+                "device had told it; wait for the mark behind it"
+            )
+        source, target = self._ids[:, :count].astype(np.int64)
+        self._count[0] = _NOTHING_TOLD
+        return source, target
 
 
 class Staging:

@@ -38,6 +38,12 @@ class Lanes(abc.ABC):
         """What is issued to `lane` from now on starts after what `name` marked."""
 
     @abc.abstractmethod
+    def hear(self, name: str) -> None:
+        """Let the calling thread wait for what `name` marked: it has ended, and the host sees all that it wrote, so
+        whatever is issued to any lane from now on starts after it. A device that has failed raises here.
+        """
+
+    @abc.abstractmethod
     def settle(self) -> None:
         """Let the calling thread wait until nothing runs any more, on either lane."""
 
@@ -59,21 +65,21 @@ class SerialLanes(Lanes):
     def wait(self, lane: Lane, name: str) -> None:
         """See `mark`."""
 
+    def hear(self, name: str) -> None:
+        """See `mark`."""
+
     def settle(self) -> None:
         """See `mark`."""
 
 
 class StreamLanes(Lanes):
-    """Streams of one device: compute, copies up, and lists down. Events are made once and recorded anew in every
-    step. Whoever issues to the lane D2H waits on the host for what it issued, so nothing has to wait for that lane.
-    """
+    """Streams of one device: compute, and copies up. Events are made once and recorded anew in every step."""
 
     def __init__(self, device: torch.device) -> None:
         # Above the compute stream: a copy's few thread blocks shall not queue behind the waves of a product.
         self._streams = {
             Lane.COMPUTE: torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
             Lane.H2D: torch.cuda.Stream(device, priority=-1),  # type: ignore[no-untyped-call]
-            Lane.D2H: torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
         }  # fmt: skip
         self._events: dict[str, torch.cuda.Event] = {}
 
@@ -121,6 +127,10 @@ class StreamLanes(Lanes):
     def wait(self, lane: Lane, name: str) -> None:
         """Let the stream wait for the event, not the host."""
         self._streams[lane].wait_event(self._events[name])
+
+    def hear(self, name: str) -> None:
+        """One call of CUDA, which ends when the event has been reached or the device has failed."""
+        self._events[name].synchronize()
 
     def join(self) -> None:
         """Let the compute stream wait for the copies'. Under capture, the copies' stream joins it first: a stream

@@ -134,7 +134,7 @@ class Machinery:
         if self._clock is not None:
             table = self._clock.around(table)
         listed = self.engine.needs_host_list
-        return pieces_of(self.plan, table, self.lanes, host_lists=listed, ask=step.ask if listed else None)
+        return pieces_of(self.plan, table, self.lanes, host_lists=listed, tell=step.tell if listed else None)
 
     def _captured_pieces(self, key: StepKey) -> tuple[Piece, ...]:
         """The step that was issued before, but for its copies."""

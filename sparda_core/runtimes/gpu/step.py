@@ -210,11 +210,11 @@ class DecodeStep:
     def _fetch(self, op: Op) -> None:
         self._parts.engine.fetch(self._parts.tiers[op.layer], self._parts.copy)
 
-    def ask(self, op: Op) -> None:
-        """Bring the list of a FETCH to the host, for an engine that needs it there."""
+    def tell(self, op: Op) -> None:
+        """Write the list of a FETCH to the host's memory, for an engine that needs it there."""
         engine = self._parts.engine
         assert isinstance(engine, HostListEngine)
-        engine.ask(self._parts.tiers[op.layer])
+        engine.tell(self._parts.tiers[op.layer], early=self._parts.early)
 
     def _append(self, op: Op) -> None:
         parts, tier = self._parts, self._parts.tiers[op.layer]

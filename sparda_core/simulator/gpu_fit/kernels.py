@@ -67,11 +67,7 @@ def machine_table(samples: Samples) -> Table:
     """What the machine reports, and the ceilings of memory, products and the host."""
     row = samples.one("machine")
     told: Table = {
-        "memory": {
-            "host_bytes_per_s": measured(
-                middle(row["host_copy_bytes_per_s"], "host copies"), "B/s", "copies by 16 host threads, read + written"
-            ),
-        },
+        "memory": {"host_bytes_per_s": _host_memory(samples)},
         "compute": {
             "sms": measured(float(row["sms"]), "1", "reported by the device"),
             "flop_per_s": measured(
@@ -83,6 +79,24 @@ def machine_table(samples: Samples) -> Table:
         if row.get(key):
             told["memory"][name] = {**measured(0, "B", "reported by the system"), "value": row[key] * 2**20}
     return told
+
+
+def _host_memory(samples: Samples) -> Table:
+    """The most that was seen to cross host memory in a second: its bound only if something was slowed by it."""
+    copied = middle(samples.one("machine")["host_copy_bytes_per_s"], "host copies")
+    one = max(samples.rows("copy-engine", way="both", pieces=1), key=lambda row: float(row["bytes"]))
+    every = [row for row in samples.sections["machine"] if row.get("what") == "all gpus"]
+    value, source = max([
+        (copied, "copies by host threads, read + written"),
+        (_both_ways(one, 1), "copy engine of one GPU, both ways at once, both counted"),
+        *((_both_ways(row, row["gpus"]), f"copy engines of {row['gpus']} GPUs, both ways at once, all counted")
+          for row in every),
+    ])  # fmt: skip
+    return measured(value, "B/s", source)
+
+
+def _both_ways(row: Row, gpus: int) -> float:
+    return 2 * gpus * float(row["bytes"]) / (middle(row["us"], "copies both ways") * MICRO)
 
 
 def step_table(samples: Samples, peak: float) -> Table:

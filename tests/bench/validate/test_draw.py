@@ -66,6 +66,17 @@ def test_a_seed_settles_the_list_and_another_one_gives_another() -> None:
     check_quotas(other)
 
 
+def test_a_later_list_has_none_of_an_earlier_ones_cells() -> None:
+    """What was measured before is no blind test again: neither the drawn cells nor those measured whatever is drawn."""
+    first = draw(2026, ratio=any_ratio)
+    known = {record.cell for record in first.records}
+    second = draw(2027, ratio=any_ratio, without=known)
+    assert not known & {record.cell for record in second.records}
+    assert Counter(record.tier for record in second.records) == SIZES
+    assert second.provenance["without_cells"] == len(known)
+    check_quotas(second)
+
+
 def test_no_cell_is_listed_twice_and_groups_are_joined() -> None:
     run = draw(7, ratio=any_ratio)
     assert len({record.cell for record in run.records}) == len(run.records)

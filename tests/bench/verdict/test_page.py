@@ -142,5 +142,5 @@ def test_every_table_can_be_made_of_few_cells_and_of_none(name: str) -> None:
 
 
 def test_the_program_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ConfigError, match="must be NAME=PATH, NAME one of main, cpu, earlier"):
+    with pytest.raises(ConfigError, match="must be NAME=PATH, NAME one of main, second, cpu, earlier"):
         main(["other=somewhere"])

@@ -12,7 +12,9 @@ import torch
 from tests.gpu_env import DEVICE  # decides for the process whether kernels are interpreted: before the kernels
 
 from sparda_core.bench.gpu_calibration.contention import CLASSES  # isort: skip
+from sparda_core.bench.gpu_calibration.copies import by_all_gpus
 from sparda_core.bench.gpu_calibration.points import points
+from sparda_core.bench.gpu_calibration.pool import Pool
 from sparda_core.bench.gpu_calibration.run import Measuring, identity_of
 from sparda_core.bench.gpu_calibration.sizes import KIB, MIB, Sizes, full, quick
 from sparda_core.bench.gpu_calibration.small_kernels import case_of
@@ -60,6 +62,22 @@ def test_every_section_measures_something_and_the_file_reads_back(tmp_path: Path
     assert all(len(row["copies"]) == len(TINY.forked) for row in read.rows("forked"))
     assert read.one("machine")["device_copy_bytes_per_s"][0] > 0
     assert told[-1] == ("calibration: sections", len(SECTIONS), len(SECTIONS))
+
+
+@pytest.mark.gpu
+def test_all_gpus_of_a_machine_copy_at_once(tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs 2 CUDA devices, this machine has {torch.cuda.device_count()}")
+    pool = Pool(256 * MIB, MIB)
+    (row,) = by_all_gpus(attrs.evolve(TINY, sizes=(16 * MIB,)), pool)
+    assert (row["gpus"], row["bytes"]) == (torch.cuda.device_count(), 16 * MIB)
+    assert len(row["us"]) == TINY.repeats
+    assert all(us > 0 for us in row["us"])
+
+
+def test_one_gpu_has_no_others_to_copy_beside() -> None:
+    if torch.cuda.device_count() < 2:
+        assert by_all_gpus(TINY, Pool(MIB, MIB)) == []
 
 
 def test_a_full_and_a_quick_calibration_ask_for_copies_that_exist() -> None:

@@ -40,6 +40,7 @@ from sparda_core.kernels.score_uniform.gpu import uniform_block_scores
 from sparda_core.kernels.shortlist.gpu import shortlist_scores
 from sparda_core.kernels.step.gpu import advance, embed_tokens
 from sparda_core.kernels.tables import DeviceDiff, DeviceSlots, Paged
+from sparda_core.kernels.tell.gpu import tell_list
 from sparda_core.kernels.token_bias.gpu import keep_bias
 from sparda_core.shapes import BlockSpec
 
@@ -116,7 +117,7 @@ def score(early: int) -> None:
 
 
 def select(early: int) -> None:
-    """Choice, lists and traces, diff, float8."""
+    """Choice, lists and traces, diff, its list for the host, float8."""
     blocks, slots = TOKENS // 64, 96
     scores, choice = torch.zeros(B, HK, blocks), Choice(blocks=ints(B, HK, 96), counts=ints(B, HK))
     held = DeviceSlots(
@@ -134,6 +135,7 @@ def select(early: int) -> None:
     play_position(trace, 1, ints(B, 7), ints(B), 1, ints(B), choice, ints(1), early=early)
     diff_slots(choice, ints(B), held, host, "lru", None, ints(1), diff, early=early)
     choose_and_diff(scores, ints(B), SPEC, choice, held, host, "last-selection", ints(1), diff, early=early)
+    tell_list(diff, ints(1), ints(2, B * HK * 96), early=early)
     narrow = Paged(
         array=torch.zeros(16, 2, 64, D, dtype=torch.uint8), table=host.table, page_blocks=1, scales=torch.zeros(16, 2)
     )

@@ -41,6 +41,7 @@ OLD = {
     "_play_kernel": {"position", "trace", "counter", "steps", "column"},
     "_diff_kernel": {"position"},
     "_quantise_kernel": {"position"},
+    "_tell_kernel": set(),
     "attend_kernel": {"position"},
     "join_kernel": set(),
 }

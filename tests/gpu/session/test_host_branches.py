@@ -125,8 +125,8 @@ _STEP = (
 #: Function -> why it may.
 _MAY = {
     "runtimes/gpu/host_list.py:__init__": "views of pinned memory, before any step",
-    "runtimes/gpu/host_list.py:told": "of the engines whose list the host reads: between pieces, never captured",
     "runtimes/gpu/host_list.py:room": "the same engines: memory that an earlier copy still reads",
+    "runtimes/gpu/lanes.py:hear": "of the engines whose list the host reads: between pieces, never captured",
     "runtimes/gpu/lanes.py:settle": "waits, for whoever cleans up",
 }
 

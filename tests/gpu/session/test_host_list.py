@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparda_core.bench.gpu_clock import finish
 from sparda_core.errors import LaneError
 from sparda_core.kernels.tables import DeviceDiff
 from sparda_core.runtimes.gpu.block_copies import _in_batches
@@ -26,23 +27,70 @@ def diff_of(sources: list[int], targets: list[int], room: int) -> DeviceDiff:
     )  # fmt: skip
 
 
+def told(kept: HostList, diff: DeviceDiff) -> list[list[int]]:
+    """What the host reads once the device has told this."""
+    kept.tell(diff)
+    finish()
+    return [ids.tolist() for ids in kept.told()]
+
+
 def test_a_list_is_told_as_long_as_it_is_and_stays_as_it_was_told() -> None:
     first, second = diff_of([5, 2, 8], [1, 0, 7], room=6), diff_of([3], [4], room=6)
     kept = HostList(first)
-    kept.ask(first)
-    told = kept.told()
-    assert [ids.tolist() for ids in told] == [[5, 2, 8], [1, 0, 7]]
-    assert not kept.asked
-    kept.ask(second)
-    assert [ids.tolist() for ids in kept.told()] == [[3], [4]]
-    assert [ids.tolist() for ids in told] == [[5, 2, 8], [1, 0, 7]]
+    kept.tell(first)
+    finish()
+    ids = kept.told()
+    assert [part.tolist() for part in ids] == [[5, 2, 8], [1, 0, 7]]
+    assert told(kept, second) == [[3], [4]]
+    assert [part.tolist() for part in ids] == [[5, 2, 8], [1, 0, 7]]
 
 
-def test_a_list_of_nothing_is_told_as_that() -> None:
-    nothing = diff_of([], [], room=4)
+@pytest.mark.parametrize("room", [4, 32, 33])
+def test_a_list_of_nothing_and_one_of_all_that_there_is_room_for_are_told_as_that(room: int) -> None:
+    nothing, every = diff_of([], [], room), diff_of(list(range(room)), list(range(7, room + 7)), room)
     kept = HostList(nothing)
-    kept.ask(nothing)
-    assert [ids.size for ids in kept.told()] == [0, 0]
+    assert told(kept, nothing) == [[], []]
+    assert told(kept, every) == [list(range(room)), list(range(7, room + 7))]
+
+
+def test_a_list_that_nobody_told_since_it_was_read_is_refused() -> None:
+    diff = diff_of([3], [4], room=6)
+    kept = HostList(diff)
+    with pytest.raises(LaneError, match="holds -1 blocks, of at most 6"):
+        kept.told()
+    assert told(kept, diff) == [[3], [4]]
+    with pytest.raises(LaneError, match="before the device had told it"):
+        kept.told()
+    assert told(kept, diff) == [[3], [4]]
+
+
+def test_a_length_that_cannot_be_is_refused_and_nothing_beyond_its_room_is_written() -> None:
+    diff = diff_of([3], [4], room=6)
+    diff.count.fill_(7)
+    kept = HostList(diff)
+    with pytest.raises(LaneError, match="holds 7 blocks, of at most 6"):
+        told(kept, diff)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_tells_its_list_anew_in_every_replay() -> None:
+    diff = diff_of([], [], room=3000)
+    kept = HostList(diff)
+    told(kept, diff)  # compiled
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept.tell(diff)
+    made = torch.Generator().manual_seed(3)
+    for count in (0, 1, 1023, 1024, 1025, 3000, 2):
+        ids = torch.randint(0, 2**31 - 1, (2, 3000), dtype=torch.int32, generator=made)
+        diff.source.copy_(ids[0])
+        diff.target.copy_(ids[1])
+        diff.count.fill_(count)
+        graph.replay()
+        end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        end.record()
+        end.synchronize()
+        assert [part.tolist() for part in kept.told()] == ids[:, :count].tolist()
 
 
 def test_staging_grows_at_least_by_doubling_and_keeps_its_width() -> None:

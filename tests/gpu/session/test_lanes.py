@@ -57,6 +57,11 @@ class Clocks(Lanes):
         for other, ended in self.marks[name].items():
             clock[other] = max(clock[other], ended)
 
+    def hear(self, name: str) -> None:
+        """Whatever is issued from now on is issued by a host that has waited."""
+        for lane in self.now:
+            self.wait(lane, name)
+
     def settle(self) -> None:
         """Nothing runs."""
 
@@ -177,7 +182,7 @@ def test_a_plan_whose_copies_need_a_list_on_the_host_is_cut_at_each_of_them(sele
     assert sum(piece.on_host for piece in pieces) == len(plan.lane(Lane.H2D))
     waited = [name for piece in pieces for name in piece.waits]
     assert waited == [op.name for op in plan.lane(Lane.H2D)]
-    # Its list is asked for right behind what it waits for.
+    # Its list is told right behind what makes it.
     for piece in pieces:
         last = piece.steps[-1].op.name
         assert list(piece.lists) == [op for op in plan.lane(Lane.H2D) if op.after == (last,)]
