@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
-from sparda_core.bench.gpu_calibration.copies import bytes_for
+from sparda_core.bench.gpu_calibration.forked_lists import Listed
 from sparda_core.bench.gpu_calibration.pool import Pool, device_of
 from sparda_core.bench.gpu_calibration.products import Weights
 from sparda_core.bench.gpu_calibration.sizes import Copy, Sizes
@@ -122,9 +122,10 @@ def measure(sizes: Sizes, pool: Pool, tell: Tell) -> list[Row]:
         if beside in FINELY or rows in sizes.forked_few
     ]  # fmt: skip
     settings += [("attend", rows, splits) for rows, splits in sizes.forked_cuts]
-    weights, found = Weights(sizes), [_row(sizes, pool, nothing)]
+    weights, lists = Weights(sizes), {block: Listed(sizes, pool, block) for *_, block in sizes.forked}
+    found = [_row(sizes, lists, nothing)]
     for setting in settings:
-        found.append(_row(sizes, pool, compute_of(sizes, *setting[:2], weights, splits=setting[2])))
+        found.append(_row(sizes, lists, compute_of(sizes, *setting[:2], weights, splits=setting[2])))
         tell(len(found), 1 + len(settings))
     return found
 
@@ -157,20 +158,20 @@ def compute_of(sizes: Sizes, beside: str, rows: int, weights: Weights, *, splits
     return Compute(beside=beside, rows=rows, splits=splits, layers=layers, ops=tuple(ops), times=times)
 
 
-def _row(sizes: Sizes, pool: Pool, compute: Compute) -> Row:
+def _row(sizes: Sizes, lists: Mapping[int, Listed], compute: Compute) -> Row:
     bare = Forked(compute.layers, None)
     us = [one for _ in range(sizes.repeats + 1) for one in bare.replay()[0]][sizes.forked_layers :]
     long_us = sizes.forked_us if compute.beside != "layer" else OF_A_LAYER * max(1.0, statistics.median(us))
     return {
         "beside": compute.beside, "rows": compute.rows, "splits": compute.splits, "times": compute.times, "us": us,
         "ops": [{"name": name, "kind": kind, "work": _told(work)} for name, kind, work in compute.ops],
-        "copies": [_copied(sizes, pool, compute, copy, long_us) for copy in sizes.forked],
+        "copies": [_copied(sizes, lists[copy[2]], compute, copy, long_us) for copy in sizes.forked],
     }  # fmt: skip
 
 
-def _copied(sizes: Sizes, pool: Pool, compute: Compute, copy: Copy, us: float) -> Row:
-    """A copy of about `us` alone in every layer, of a list never used before; the first replay is not counted."""
-    made = [pool.copy(*copy, bytes_for(copy, us)) for _ in compute.layers]
+def _copied(sizes: Sizes, lists: Listed, compute: Compute, copy: Copy, us: float) -> Row:
+    """A copy of about `us` alone in every layer, of a new list in every replay, the first of which is not counted."""
+    made = [lists.copy(copy, us) for _ in compute.layers]
     graph = Forked(compute.layers, [run for run, _, _ in made])
     compute_us: list[float] = []
     copy_us: list[float] = []
