@@ -47,7 +47,7 @@ CARRIED = {
     "uva": (
         "in_flight_bytes", "round_trip_s", "repeated_round_trip_s", "cta_bytes_per_s", "beside_bytes_per_s",
         "beside_bend", "late_bytes_per_s", "late_bend", "drag_per_byte", "drag_most_bytes", "sm_in_flight_bytes",
-        "pairs", "crowded", "launch_drag_s",
+        "pairs", "crowded",
     ),
     "copy_engine": ("call_s", "start_s", "submit_s"),
     "cpu_gather": ("call_s", "gather_bytes_per_s", "scatter_s"),

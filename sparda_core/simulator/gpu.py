@@ -159,26 +159,27 @@ class GpuProfile(Profile):
         ctas = int(compute.product_ctas.value) * -(-tokens // int(compute.wave_share.tokens[-1]))
         return Grid(ctas=ctas, cluster=int(compute.product_cluster.value))
 
-    def wave_share(self, grid: Grid, tokens: int) -> float:
+    def wave_share(self, grid: Grid, tokens: int, product_s: float = 0.0) -> float:
         """What one more wave of a grid adds, as a share of the kernel's time alone.
 
         As measured for products of one wave; a grid of several waves spends an equal part of its time in each.
+        product_s  that a vendor's product takes alone; 0: no such kernel
         """
         alone = waves_alone(grid, self.sms)
         if not alone:
             raise ProfileError(
                 f"a cluster of {grid.cluster} thread blocks does not fit on the {self.sms} SMs of profile {self.name!r}"
             )
-        return self.compute.wave_share.at(tokens) / alone
+        return self.compute.wave_share.of(product_s, tokens) / alone
 
     def slowdown(self, mine: Price, others: Sequence[Price]) -> float:
-        """A kernel waits longer for its loads and its launches beside copies, a copy beside a kernel that crowds.
+        """A kernel waits longer for its loads the more bytes copies keep in flight, a copy beside one that crowds.
 
         SMs and bandwidth are resources of their own.
         """
         if mine.copies:
-            return max((_at(mine.crowded, other.crowds) for other in others if not other.copies), default=1.0)
-        return 1.0 + sum(other.drag + other.launch_drag_s * mine.launch_share for other in others)
+            return max((mine.crowded[other.crowds] for other in others if not other.copies), default=1.0)
+        return 1.0 + sum(other.drag for other in others)
 
     @property
     def step_s(self) -> float:
@@ -235,10 +236,3 @@ class GpuProfile(Profile):
 
     def _scaled(self, by: float) -> Self:
         return attrs.evolve(self, link=self.link.scaled(by), uva=self.uva.scaled(by) if self.uva else None)
-
-
-def _at(values: Sequence[float], place: float) -> float:
-    """Between two of them, linear."""
-    low = int(place)
-    share = place - low
-    return values[low] + share * (values[low + 1] - values[low]) if share else values[low]

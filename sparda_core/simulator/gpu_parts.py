@@ -148,7 +148,8 @@ class Uva:
     One CTA with q bytes in flight moves q / (t0 + q / b) bytes a second. t0 is round_trip_s for lists never
     seen before, repeated_round_trip_s for one that was copied before. CTAs add up until the ceiling.
     Beside compute b is beside_bytes_per_s, and the ceiling c bends what n CTAs of rate r reach:
-    n r / (1 + (n r / c) ** p) ** (1 / p), with p by beside_bend: the fewer tokens it has, the more softly. That is so
+    n r / (1 + (n r / c) ** p) ** (1 / p), with p by beside_bend: the fewer tokens it has, the more softly; it also says
+    what share of b is left to copies beside as many tokens. That is so
     where the copy was there first. One that comes while a kernel runs gets the SMs that it leaves: b is
     late_bytes_per_s there, and late_bend says p. Beside attention, whose loads crowd, b goes by how many of its thread
     blocks an SM holds, and so does p: `crowded`.
@@ -156,7 +157,6 @@ class Uva:
     pairs          what two CTAs on the two SMs of one TPC reach together, by block size; None: twice one
     drag_per_byte  what a byte in flight adds to a kernel beside, as a share of the kernel's time alone
     drag_most_bytes  bytes in flight beyond so many add nothing more
-    launch_drag_s    what a launch beside a copy takes longer; None: nothing
     sm_in_flight_bytes  bytes in flight that one SM's registers have room for: CTAs that keep fewer share an SM
     """
 
@@ -174,18 +174,16 @@ class Uva:
     late_bend: BendCurve
     pairs: PieceCurve | None = None
     crowded: CrowdCurve | None = None
-    launch_drag_s: Quantity | None = attrs.field(
-        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-4), "zero": True}
-    )
 
     def one_bytes_per_s(
-        self, in_flight: float, *, repeated: bool = False, beside: bool = False, late: bool = False
+        self, in_flight: float, *, repeated: bool = False, beside: bool = False, late: bool = False, tokens: float = 64
     ) -> float:
         """Rate of one CTA far below the ceiling."""
         t0 = (self.repeated_round_trip_s if repeated else self.round_trip_s).value
         b = self.cta_bytes_per_s.value
         if beside:
             b = (self.late_bytes_per_s if late else self.beside_bytes_per_s).value
+            b *= (self.late_bend if late else self.beside_bend).share_at(tokens)
         return in_flight / (t0 + in_flight / b)
 
     def bytes_per_s(
@@ -201,7 +199,7 @@ class Uva:
         piece      bytes of a block; matters to such pairs alone
         """
         each = in_flight or self.in_flight_bytes.value
-        one = self.one_bytes_per_s(each, repeated=repeated, beside=beside, late=late)
+        one = self.one_bytes_per_s(each, repeated=repeated, beside=beside, late=late, tokens=tokens)
         one *= self._paired(one, cluster, piece)
         every, ceiling = ctas * one, self.ceiling_bytes_per_s.value
         if not beside:

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from sparda_core.simulator.gpu import GpuProfile
 
 #: Kinds whose kernels are no light ones. "product" is one of a library's by itself.
-_CROWDS = {Kind.MLP: PRODUCT, Kind.HEAD: PRODUCT, "product": PRODUCT}
+_CROWDS: dict[str, int] = {
+    **dict.fromkeys((Kind.PROJECT, Kind.OUTPUT, Kind.MLP, Kind.HEAD), PRODUCT), "product": PRODUCT, "score": PRODUCT,
+}  # fmt: skip
+#: Products among the launches of an operation; of every other kind each launch without a grid of its own is one.
+_PRODUCTS: dict[str, int] = {Kind.PROJECT: 1, Kind.OUTPUT: 1, Kind.MLP: 2, Kind.HEAD: 1}
 #: Times that a byte crosses host memory when it is gathered before a copy reads it. It is read once; what is written
 #: stays for the most part in the processor's cache, where the copy finds it: two processes that gathered at once, 16
 #: threads each, reached 119 GB/s where copies of two GPUs moved 156 (benchmarks/results/2026-11-30-two-gpus-h200.json).
@@ -73,23 +77,25 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
     return Price(
         issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
-        wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
-        crowds=_crowds(profile, op, work), launch_share=_launch_share(profile, work, op.kind),
+        wave_share=profile.wave_share(grid, tokens, _product_s(profile, work, op.kind)) if grid else 0.0,
+        tokens=tokens,
+        crowds=_crowds(profile, op, work),
     )  # fmt: skip
 
 
-def _crowds(profile: GpuProfile, op: Op, work: Work) -> float:
+def _product_s(profile: GpuProfile, work: Work, kind: str) -> float:
+    """What a vendor's product of an operation takes alone; 0 where its kernels are ours."""
+    if work.ctas or not work.launches:
+        return 0.0
+    return flows_s(profile, work, kind) / min(work.launches, _PRODUCTS.get(kind, work.launches))
+
+
+def _crowds(profile: GpuProfile, op: Op, work: Work) -> int:
     """How hard a kernel is on the loads of a copy beside it: attention by how many of its thread blocks an SM holds."""
     if op.kind == Kind.ATTEND:
-        held = min(work.ctas / profile.sms, work.ctas_per_sm) if work.ctas else MOST_CROWDING
-        return CROWD + min(max(1.0, held), MOST_CROWDING)
+        held = min(-(-work.ctas // profile.sms), work.ctas_per_sm) if work.ctas else MOST_CROWDING
+        return CROWD + min(max(1, held), MOST_CROWDING)
     return _CROWDS.get(op.kind, LIGHT)
-
-
-def _launch_share(profile: GpuProfile, work: Work, kind: str) -> float:
-    """Launches by the seconds that their flows take alone: what comes to each of them is told as a share of these."""
-    alone_s = flows_s(profile, work, kind)
-    return work.launches / alone_s if alone_s else 0.0
 
 
 def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens: int) -> Price:
@@ -304,7 +310,6 @@ def _beside_it(profile: GpuProfile, work: Work, tokens: int) -> dict[str, Any]:
     attention = (law.crowded_by(blocks, work.sms, in_flight=each, tokens=tokens) for blocks in held)
     return {
         "crowded": (beside / alone, 1.0, *attention), "drag": _drag(profile, work),
-        "launch_drag_s": _value(law.launch_drag_s),
     }  # fmt: skip
 
 

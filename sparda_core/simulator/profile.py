@@ -17,10 +17,9 @@ from sparda_core.work import Work
 
 #: Kinds that a runtime writes; every other kind belongs to a selector.
 RUNTIME_KINDS = frozenset(map(str, Kind))
-#: What a compute kernel does to copies: next to nothing, what a large product does; beyond CROWD by how many of its
-#: thread blocks an SM holds, what attention does.
+#: What a compute kernel does to copies: next to nothing; what a product does; CROWD + n: what attention does of which
+#: some SM holds n thread blocks, 1 to MOST_CROWDING.
 LIGHT, PRODUCT, CROWD = 0, 1, 1
-#: Thread blocks an SM for which a copy's price says what attention does to it: 1 to so many.
 MOST_CROWDING = 3
 #: What an operation can wait for, by the label of its flow.
 FLOPS, HBM, LINK, TIME = "flops", "hbm", "link", "time"
@@ -71,12 +70,10 @@ class Price:
     copy_caps  of a copy kernel: (rate alone, rate beside compute) with 1, 2, ... CTAs placed; empty: charges say it
     late_caps  its rate beside compute where its first CTA found an SM while a compute kernel ran; empty: as copy_caps
     drag       what the bytes that a copy keeps in flight add to a kernel beside it, as a share of its time alone
-    crowds     how hard a compute kernel is on the loads of a copy beside it: LIGHT, PRODUCT, or CROWD and its thread
-               blocks an SM
+    crowds     how hard a compute kernel is on the loads of a copy beside it: LIGHT, PRODUCT, or CROWD and how many of
+               its thread blocks an SM holds
     crowded    of a copy kernel: how much longer its blocks take than copy_caps says, beside LIGHT, PRODUCT, and
                attention of 1, 2, ... MOST_CROWDING thread blocks an SM
-    launch_drag_s  of a copy: what a launch of a compute kernel beside it takes longer
-    launch_share   launches of a compute kernel, by the seconds that its flows take alone
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
     then_s     host time after issuing it, before the next operation is issued
@@ -100,10 +97,8 @@ class Price:
     copy_caps: tuple[tuple[float, float], ...] = ()
     late_caps: tuple[float, ...] = ()
     drag: float = 0.0
-    crowds: float = LIGHT
+    crowds: int = LIGHT
     crowded: tuple[float, ...] = (1.0,) * (CROWD + 1 + MOST_CROWDING)
-    launch_drag_s: float = 0.0
-    launch_share: float = 0.0
     queue: str = ""
     host_waits: bool = False
     then_s: float = 0.0

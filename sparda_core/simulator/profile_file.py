@@ -160,7 +160,7 @@ def _lines(part: Any, path: tuple[str, ...]) -> Iterator[str]:
     """Plain values and quantities of a section first, then its sub-sections."""
     values = {
         f.name: getattr(part, f.name) for f in attrs.fields(type(part))
-        if not f.metadata.get("setting") and getattr(part, f.name) is not None
+        if not f.metadata.get("setting") and getattr(part, f.name) not in (None, ())
     }  # fmt: skip
     later = {name: value for name, value in values.items() if _is_section(value)}
     for name, value in values.items():

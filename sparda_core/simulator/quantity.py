@@ -88,7 +88,8 @@ def _interpolate(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 class BendCurve:
     """How sharply a ceiling is met, by tokens of the compute beside: p of x / (1 + (x / ceiling)^p)^(1/p).
 
-    bend  for each of `tokens`, >= 1; large: the smaller of x and the ceiling
+    bend   for each of `tokens`, >= 1; large: the smaller of x and the ceiling
+    share  for each of `tokens`, > 0, <= 1: of the rate of one thread block far below the ceiling; none: all of it
     Linear in log2(tokens); tokens outside the table take its nearest entry.
     """
 
@@ -96,6 +97,7 @@ class BendCurve:
     bend: tuple[float, ...] = attrs.field(converter=_floats)
     source: str = attrs.field(validator=_text)
     basis: Basis = attrs.field(converter=_basis)
+    share: tuple[float, ...] = attrs.field(default=(), converter=_floats)
 
     @bend.validator
     def _fits(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
@@ -103,6 +105,17 @@ class BendCurve:
             raise ProfileError(f"bend={list(value)} must hold one finite number >= 1 for each of tokens")
         if self.tokens[0] < 1:
             raise ProfileError(f"tokens={list(self.tokens)} must be >= 1")
+
+    @share.validator
+    def _shares(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if value and (len(value) != len(self.tokens) or any(not 0 < x <= 1 for x in value)):
+            raise ProfileError(f"share={list(value)} must hold one number > 0 and <= 1 for each of tokens, or none")
+
+    def share_at(self, tokens: float) -> float:
+        """Share beside compute of `tokens` tokens."""
+        if not self.share:
+            return 1.0
+        return _interpolate([math.log2(t) for t in self.tokens], self.share, math.log2(max(tokens, 1)))
 
     def at(self, tokens: float) -> float:
         """Bend beside compute of `tokens` tokens."""
@@ -113,7 +126,9 @@ class BendCurve:
 class WaveShare:
     """What a second, nearly empty wave of a matrix product costs, by tokens.
 
-    share  for each of `tokens`, as a share of the product's time in one wave; 0 means nothing
+    share   for each of `tokens`, as a share of the product's time in one wave; 0 means nothing
+    took_s  for each of `tokens`, seconds of the products that it was measured on: a wave more takes any product the
+            same time, which is another share of another product's; none: the same share of any
     Linear in log2(tokens); tokens outside the table take its nearest entry.
     """
 
@@ -121,6 +136,7 @@ class WaveShare:
     share: tuple[float, ...] = attrs.field(converter=_floats)
     source: str = attrs.field(validator=_text)
     basis: Basis = attrs.field(converter=_basis)
+    took_s: tuple[float, ...] = attrs.field(default=(), converter=_floats)
 
     @share.validator
     def _fits(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
@@ -129,9 +145,21 @@ class WaveShare:
         if self.tokens[0] < 1:
             raise ProfileError(f"tokens={list(self.tokens)} must be >= 1")
 
+    @took_s.validator
+    def _took(self, attribute: attrs.Attribute[object], value: tuple[float, ...]) -> None:
+        if value and (len(value) != len(self.tokens) or any(not (math.isfinite(x) and x > 0) for x in value)):
+            raise ProfileError(f"took_s={list(value)} must hold one finite number > 0 for each of tokens, or none")
+
     def at(self, tokens: float) -> float:
         """Share at `tokens` tokens."""
         return _interpolate([math.log2(t) for t in self.tokens], self.share, math.log2(max(tokens, 1)))
+
+    def of(self, product_s: float, tokens: float) -> float:
+        """Share of a product of `tokens` tokens that takes so long in one wave."""
+        if not (self.took_s and product_s):
+            return self.at(tokens)
+        waves_s = [share * took_s for share, took_s in zip(self.share, self.took_s, strict=True)]
+        return _interpolate([math.log2(t) for t in self.tokens], waves_s, math.log2(max(tokens, 1))) / product_s
 
 
 @attrs.frozen(kw_only=True)

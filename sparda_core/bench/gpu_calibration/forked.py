@@ -49,7 +49,7 @@ BESIDE: dict[str, tuple[tuple[str, ...], float]] = {
 }  # fmt: skip
 OF_A_LAYER = 0.7
 #: What is looked at at every number of rows; the others at fewer.
-FINELY = ("attend", "layer")
+FINELY = ("attend", "products", "layer")
 #: Turns by which the time of one is told beforehand.
 _TURNS = 8
 #: Marks of a layer: the fork, the end of compute, the end of the copy.

@@ -2,12 +2,14 @@
 
 Each number is fitted where nothing else plays a part, and by the simulator itself: it is the value with which the
 simulator plays what was measured. The copy engine holds no SM: it says what a byte takes of memory. Two thread blocks
-find SMs that products leave, wherever they lie: they say what bytes in flight drag. The fewest that do not, and were
-there when the products began, say what a wave costs.
+find SMs that products leave, wherever they lie: they say what bytes in flight drag. The fewest that do not say what a
+wave costs. Both are told by copies that a graph forks beside a step's own products; what a wave costs at more rows
+than these were forked at, by copies that were there when the products of another layer began.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
@@ -15,8 +17,9 @@ import attrs
 
 from sparda_core.errors import ProfileError
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.gpu_fit.beside import Copy, rate, slowdown
-from sparda_core.simulator.gpu_fit.quantities import KIB, middle, root, rounded
+from sparda_core.simulator.gpu_fit.beside import PRODUCTS, Copy, rate, slowdown
+from sparda_core.simulator.gpu_fit.forked import forked, played
+from sparda_core.simulator.gpu_fit.quantities import KIB, MICRO, middle, root, rounded
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.quantity import Basis, Quantity, WaveShare
 
@@ -29,8 +32,34 @@ MOST_IN_FLIGHT = 2**20
 _MEMORY_BOUND = 64
 #: Two misfits of a slowdown are as good as each other within so much.
 _TELLS_APART = 3e-3
+#: What of a second is left to products at least, where a trial leaves them less.
+_LEAST_LEFT = 1e-2
 #: A slowdown is met within so much.
 _WITHIN = 2e-4
+
+
+@attrs.frozen(kw_only=True)
+class Point:
+    """Products of so many rows beside thread blocks that each keep so much in flight: seen, and how it is played.
+
+    seen    times as long as alone; `product_s`: seconds of one product alone
+    """
+
+    rows: int
+    ctas: int
+    in_flight: float
+    seen: float
+    product_s: float
+    plays: Callable[[GpuProfile], float]
+
+    def off(self, profile: GpuProfile) -> float:
+        """Times as long as alone, played less seen."""
+        return self.plays(profile) - self.seen
+
+    @property
+    def where(self) -> str:
+        """In words."""
+        return f"{self.ctas} x {self.in_flight / KIB:.0f} KiB"
 
 
 def fit_contention(profile: GpuProfile, samples: Samples) -> GpuProfile:
@@ -38,14 +67,51 @@ def fit_contention(profile: GpuProfile, samples: Samples) -> GpuProfile:
 
     Raises ProfileError where the rows that they are fitted to are missing.
     """
-    engine = samples.rows("beside products", co="engine", first=False)
-    profile = _weight(profile, _few(engine))
-    free = _few(samples.rows("beside products", co="gather", ctas=FREE, in_flight_kib=WHOLE_KIB))
-    waves = [row for row in _measures(samples) if row["first"] and row["ctas"] > FREE]
-    found = [_waves(_drag(profile, free, most * WHOLE_KIB * KIB), waves) for most in (2, 4, 8)]
+    profile = _weight(profile, _few([_there(row) for row in samples.rows("beside products", co="engine", first=False)]))
+    beside = _forked(profile, samples)
+    free = _few([point for point in beside if point.ctas == FREE and point.in_flight == WHOLE_KIB * KIB])
+    if not free:
+        raise ProfileError(
+            f"samples: section 'forked' has no {FREE} x {WHOLE_KIB} KiB that products outlast; measure it again"
+        )
+    most = max(point.rows for point in beside)
+    first = [_there(row) for row in _measures(samples) if row["first"] and row["rows"] > most]
+    waves = [point for point in (*beside, *first) if point.ctas > FREE]
+    found = [_waves(_drag(profile, free, many * WHOLE_KIB * KIB), waves) for many in (2, 4, 8)]
     off = [_misfit(one, _few(waves)) for one in found]
     # The fewest bytes that say it.
     return next(one for one, here in zip(found, off, strict=True) if here <= min(off) + _TELLS_APART)
+
+
+def _forked(profile: GpuProfile, samples: Samples) -> list[Point]:
+    assert profile.uva is not None
+    return [
+        Point(
+            rows=one.rows, ctas=one.copy.ctas, in_flight=one.copy.in_flight, seen=_longer(one.seen.behind),
+            product_s=one.seen.alone_s / (one.row["times"] * len(one.row["ops"])),
+            plays=functools.partial(_played, one.row, one.copy),
+        )
+        for one in forked(samples, "products", profile.uva.ceiling_bytes_per_s.value)
+    ]  # fmt: skip
+
+
+def _played(row: Row, copy: Copy, profile: GpuProfile) -> float:
+    return _longer(played(row, copy, profile).behind)
+
+
+def _longer(behind: float) -> float:
+    """Times as long as alone; kernels that began beside a copy and outlast it may be behind by more than it took."""
+    return 1 / max(_LEAST_LEFT, 1 - behind)
+
+
+def _there(row: Row) -> Point:
+    """Of a row of `beside products`."""
+    copy, rows = copy_of(row), int(row["rows"])
+    seen = middle([row["slowdown"]], f"products of {rows} rows beside {row['ctas']} thread blocks")
+    return Point(
+        rows=rows, ctas=copy.ctas, in_flight=copy.in_flight, seen=seen,
+        product_s=row["alone_us_per_layer"] * MICRO / len(PRODUCTS), plays=functools.partial(slowdown, copy, rows),
+    )  # fmt: skip
 
 
 def in_domain(row: Row) -> bool:
@@ -53,8 +119,8 @@ def in_domain(row: Row) -> bool:
     return float(row["ctas"] * row["in_flight_kib"] * KIB) <= MOST_IN_FLIGHT
 
 
-def _few(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row["rows"] <= _MEMORY_BOUND] or rows
+def _few(points: list[Point]) -> list[Point]:
+    return [point for point in points if point.rows <= _MEMORY_BOUND] or points
 
 
 def copy_of(row: Row) -> Copy:
@@ -75,85 +141,77 @@ def _measures(samples: Samples) -> list[Row]:
     return [row for row in samples.rows("beside products") if row["slowdown"] and in_domain(row)]
 
 
-def _misfit(profile: GpuProfile, rows: Iterable[Row]) -> float:
-    return statistics.fmean(abs(_off(profile, row)) for row in rows)
+def _misfit(profile: GpuProfile, points: Iterable[Point]) -> float:
+    return statistics.fmean(abs(point.off(profile)) for point in points)
 
 
-def _off(profile: GpuProfile, row: Row) -> float:
-    return slowdown(copy_of(row), int(row["rows"]), profile) - _slow(row)
+def _mean_off(profile: GpuProfile, points: Iterable[Point]) -> float:
+    return statistics.fmean(point.off(profile) for point in points)
 
 
-def _mean_off(profile: GpuProfile, rows: list[Row]) -> float:
-    return statistics.fmean(_off(profile, row) for row in rows)
+def _told(points: Iterable[Point]) -> str:
+    return ", ".join(f"{point.seen:.3f} at {point.rows}" for point in points)
 
 
-def _slow(row: Row) -> float:
-    return middle([row["slowdown"]], f"products of {row['rows']} rows beside {row['ctas']} thread blocks")
-
-
-def _weight(profile: GpuProfile, rows: list[Row]) -> GpuProfile:
+def _weight(profile: GpuProfile, points: list[Point]) -> GpuProfile:
     def with_weight(value: float) -> GpuProfile:
-        told = ", ".join(f"{_slow(row):.3f} at {row['rows']}" for row in rows)
-        weight = _quantity(value, "1", f"products beside the copy engine: {told} rows")
+        weight = _quantity(value, "1", f"products beside the copy engine: {_told(points)} rows")
         return attrs.evolve(profile, memory=attrs.evolve(profile.memory, link_hbm_weight=weight))
 
-    return _solved(with_weight, 0.0, 20.0, lambda made: _mean_off(made, rows))
+    return _solved(with_weight, 0.0, 20.0, lambda made: _mean_off(made, points))
 
 
-def _drag(profile: GpuProfile, rows: list[Row], most: float) -> GpuProfile:
+def _drag(profile: GpuProfile, points: list[Point], most: float) -> GpuProfile:
     assert profile.uva is not None
-    told = ", ".join(f"{_slow(row):.3f} at {row['rows']}" for row in rows)
 
     def with_drag(value: float) -> GpuProfile:
         assert profile.uva is not None
         uva = attrs.evolve(
             profile.uva,
-            drag_per_byte=_quantity(value, "1/B", f"products beside {FREE} x {WHOLE_KIB} KiB: {told} rows"),
-            drag_most_bytes=_quantity(most, "B", "of 2, 4 and 8 x 128 KiB what says the copies there first best"),
+            drag_per_byte=_quantity(value, "1/B", f"products beside {FREE} x {WHOLE_KIB} KiB: {_told(points)} rows"),
+            drag_most_bytes=_quantity(most, "B", "of 2, 4 and 8 x 128 KiB what says more thread blocks best"),
         )  # fmt: skip
         return attrs.evolve(profile, uva=uva)
 
-    return _solved(with_drag, 0.0, 1e-6, lambda made: _mean_off(made, rows))
+    return _solved(with_drag, 0.0, 1e-6, lambda made: _mean_off(made, points))
 
 
-def _waves(profile: GpuProfile, rows: Sequence[Row]) -> GpuProfile:
+def _waves(profile: GpuProfile, points: Sequence[Point]) -> GpuProfile:
     """A price for each number of rows, one after the other: each is of its own products."""
-    by_rows = {tokens: _dearest(profile, tokens, rows) for tokens in sorted({int(row["rows"]) for row in rows})}
+    by_rows = {tokens: _dearest(profile, tokens, points) for tokens in sorted({point.rows for point in points})}
     if not by_rows:
-        raise ProfileError("samples: section 'beside products' has no copy that was there first; measure it again")
+        raise ProfileError(f"samples: no copy of more than {FREE} thread blocks beside products; measure 'forked'")
     share = dict.fromkeys(by_rows, 0.0)
-    for tokens, row in by_rows.items():
+    for tokens, point in by_rows.items():
 
         def with_share(value: float, tokens: int = tokens) -> GpuProfile:
             return _with_waves(profile, share | {tokens: value}, by_rows)
 
-        def off(made: GpuProfile, row: Row = row) -> float:
-            return _off(made, row)
-
-        solved = _solved(with_share, 0.0, 4.0, off)
+        solved = _solved(with_share, 0.0, 4.0, point.off)
         share[tokens] = solved.compute.wave_share.at(tokens)
     return _with_waves(profile, share, by_rows)
 
 
-def _dearest(profile: GpuProfile, tokens: int, rows: Sequence[Row]) -> Row:
+def _dearest(profile: GpuProfile, tokens: int, points: Sequence[Point]) -> Point:
     """The copy of the fewest thread blocks for which a wave's price matters; raises ProfileError where none does."""
-    own = [row for row in rows if row["rows"] == tokens]
-    for row in sorted(own, key=lambda row: (row["ctas"], row["in_flight_kib"])):
-        none, some = (_off(_with_waves(profile, {tokens: share}, {tokens: row}), row) for share in (0.0, 1.0))
+    own = [point for point in points if point.rows == tokens]
+    for point in sorted(own, key=lambda point: (point.ctas, point.in_flight)):
+        none, some = (point.off(_with_waves(profile, {tokens: share}, {tokens: point})) for share in (0.0, 1.0))
         if some > none + _TELLS_APART:
-            return row
+            return point
     raise ProfileError(
         f"samples: no copy that was there before products of {tokens} rows costs these a wave; measure "
-        "'beside products' with more thread blocks"
+        "'forked' and 'beside products' with more thread blocks"
     )
 
 
-def _with_waves(profile: GpuProfile, share: dict[int, float], rows: dict[int, Row]) -> GpuProfile:
-    told = ", ".join(f"{_slow(rows[tokens]):.3f}" for tokens in sorted(rows))
-    copies = ", ".join(f"{rows[tokens]['ctas']} x {rows[tokens]['in_flight_kib']} KiB" for tokens in sorted(rows))
+def _with_waves(profile: GpuProfile, share: dict[int, float], points: dict[int, Point]) -> GpuProfile:
+    copies = sorted({point.where for point in points.values()})
+    told = _told(points[tokens] for tokens in sorted(points))
     waves = WaveShare(
         tokens=tuple(map(float, sorted(share))), share=tuple(rounded(share[tokens]) for tokens in sorted(share)),
-        source=f"products beside copies there first, {copies}: {told} times as long", basis=Basis.MEASURED,
+        source=f"products beside copies placed first, {', '.join(copies)}: {told} rows", basis=Basis.MEASURED,
+        took_s=tuple(rounded(points[tokens].product_s) for tokens in sorted(points)),
     )  # fmt: skip
     return attrs.evolve(profile, compute=attrs.evolve(profile.compute, wave_share=waves))
 

@@ -12,8 +12,8 @@ from sparda_core.simulator.quantity import Basis, CrowdCurve
 
 #: Bends that say anything.
 _BENDS = (1.0, 32.0)
-#: (thread blocks of attention an SM, thread blocks of the copy, bytes in flight of each, bytes a second).
-Point = tuple[float, int, float, float]
+#: (thread blocks of attention that some SM holds, thread blocks of the copy, bytes in flight of each, bytes a second).
+Point = tuple[int, int, float, float]
 
 
 def crowd_table(points: Sequence[Point], trip_s: float, cta: float, ceiling: float) -> Table:
@@ -33,8 +33,8 @@ def crowd_table(points: Sequence[Point], trip_s: float, cta: float, ceiling: flo
 
 
 def crowds(points: Sequence[Point], trip_s: float, cta: float, ceiling: float) -> CrowdCurve:
-    """The curve at whole numbers of thread blocks an SM with the least squared relative misfit."""
-    blocks = sorted({max(1.0, float(round(held))) for held, *_ in points})
+    """The curve with the least squared relative misfit."""
+    blocks = sorted({float(held) for held, *_ in points})
 
     def made(numbers: dict[str, float]) -> CrowdCurve:
         return CrowdCurve(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import attrs
 
+from sparda_core.errors import ProfileError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, Lane, Op, Phase, StepPlan
 from sparda_core.simulator.gpu import GpuProfile
@@ -15,6 +16,9 @@ from sparda_core.simulator.gpu_fit.quantities import KIB, MICRO
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.run import run_step
 from sparda_core.work import Work
+
+#: Bytes in flight that fill a link with nothing beside it.
+FILLS = 3 * 128 * KIB
 
 
 @attrs.frozen(kw_only=True)
@@ -26,9 +30,9 @@ class Met:
     alone_s: float
 
     @property
-    def slowdown(self) -> float:
-        """How many times as long compute takes while the copy lasts, which it outlasts."""
-        return self.copy_s / (self.copy_s - (self.compute_s - self.alone_s))
+    def behind(self) -> float:
+        """Seconds that compute, which outlasts the copy, falls behind in a second of it: of what takes f, 1 - 1 / f."""
+        return (self.compute_s - self.alone_s) / self.copy_s
 
 
 @attrs.frozen(kw_only=True)
@@ -52,18 +56,30 @@ class Forked:
         return int(self.row["rows"])
 
 
-def forked(samples: Samples, beside: str, alone_rate: Callable[[Copy], float]) -> Iterator[Forked]:
+def forked(samples: Samples, beside: str, ceiling: float) -> Iterator[Forked]:
     """Copies beside compute that outlasts them.
 
-    alone_rate  bytes a second of a copy with nothing beside it: what such copies took beyond that is start and end
+    ceiling  bytes a second of copies that fill the link: what such copies alone take beyond that is start and end
     """
-    nothing = samples.one("forked", beside="nothing")
+    started_s = start_s(samples, ceiling)
     for row in samples.rows("forked", beside=beside):
-        for told, alone in zip(row["copies"], nothing["copies"], strict=True):
+        for told in row["copies"]:
             seen, copy = _seen(row, told), _copy(told)
             if seen.copy_s < seen.compute_s:
-                started_s = statistics.median(alone["copy_us"]) * MICRO - alone["bytes"] / alone_rate(copy)
                 yield Forked(row=row, copy=copy, seen=seen, rate=told["bytes"] / (seen.copy_s - started_s))
+
+
+def start_s(samples: Samples, ceiling: float) -> float:
+    """Seconds of a copy's start and end, marks of the clock included: of those that fill the link with nothing beside.
+
+    Raises ProfileError where there is none of so many thread blocks.
+    """
+    nothing = samples.one("forked", beside="nothing")
+    full = [told for told in nothing["copies"] if told["ctas"] * told["in_flight_kib"] * KIB >= FILLS]
+    if not full:
+        raise ProfileError(f"samples: section 'forked' has no copy of {FILLS / KIB:g} KiB in flight; measure it again")
+    found = [statistics.median(told["copy_us"]) * MICRO - told["bytes"] / ceiling for told in full]
+    return max(0.0, statistics.median(found))
 
 
 def layers(samples: Samples, profile: GpuProfile) -> Iterator[tuple[Forked, Met]]:
@@ -127,7 +143,7 @@ def _ends_s(row: Row, copy: Copy | None, profile: GpuProfile) -> tuple[float, fl
     return ends[Lane.COMPUTE] / 1e9, ends[Lane.H2D] / 1e9
 
 
-def blocks_per_sm(row: Row, sms: float) -> float:
-    """Thread blocks of a row's first kernel that one of so many SMs holds."""
+def blocks_per_sm(row: Row, sms: int) -> int:
+    """Thread blocks of a row's first kernel that some of so many SMs hold."""
     work = Work(**row["ops"][0]["work"])
-    return min(work.ctas / sms, float(work.ctas_per_sm))
+    return int(min(-(-work.ctas // sms), work.ctas_per_sm))

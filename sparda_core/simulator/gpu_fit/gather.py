@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sparda_core.errors import ProfileError
-from sparda_core.simulator.gpu_fit.beside import Copy
 from sparda_core.simulator.gpu_fit.crowds import crowd_table
 from sparda_core.simulator.gpu_fit.forked import blocks_per_sm, forked
 from sparda_core.simulator.gpu_fit.quantities import GIGA, KIB, Table, best, ladder, measured, middle, rounded
@@ -40,36 +39,37 @@ def gather_table(samples: Samples) -> Table:
 
 def _beside(samples: Samples, trip_s: float, cta: float, ceiling: float) -> Table:
     """Rates beside products, of copies that a graph forks and of late ones, and beside attention."""
-
-    def alone(copy: Copy) -> float:
-        return min(ceiling, copy.ctas * copy.in_flight / (trip_s + copy.in_flight / cta))
-
-    late = [row for row in samples.rows("beside products", co="gather", first=False) if row["gb_s"]]
-    points = {
-        "beside": [
-            (one.copy.ctas, one.copy.in_flight, one.rate, one.rows) for one in forked(samples, "products", alone)
-        ],
-        "late": [(*_point(row), int(row["rows"])) for row in late],
-    }  # fmt: skip
-    table, limit = Table(), cta
-    for name, words in (("beside", "forked in one graph"), ("late", "come while they ran")):
-        rate, bends = under_a_ceiling(points[name], trip_s, ceiling, most=limit)
-        limit = rate
-        source = f"{words}: {len(points[name])} rows at {_words(bends)} rows"
-        table[f"{name}_bytes_per_s"] = measured(rate, "B/s", source)
-        table[f"{name}_bend"] = {
-            "tokens": sorted(bends), "bend": [rounded(bends[tokens]) for tokens in sorted(bends)],
-            "source": f"the same {len(points[name])} rows", "basis": "measured",
-        }  # fmt: skip
-    sms = float(samples.one("machine")["sms"])
+    found: dict[int, list[tuple[int, float, float, int]]] = {}
+    for one in forked(samples, "products", ceiling):
+        found.setdefault(one.rows, []).append((one.copy.ctas, one.copy.in_flight, one.rate, one.rows))
+    each = {rows: under_a_ceiling(points, trip_s, ceiling, most=cta) for rows, points in found.items()}
+    most = max(rate for rate, _ in each.values())
+    late = [(*_point(row), int(row["rows"])) for row in samples.rows("beside products", co="gather", first=False)
+            if row["gb_s"]]  # fmt: skip
+    rate, bends = under_a_ceiling(late, trip_s, ceiling, most=most)
+    words = f"forked in one graph: {sum(map(len, found.values()))} rows at {_words(each)} rows"
     attention = [
-        (blocks_per_sm(one.row, sms), one.copy.ctas, one.copy.in_flight, one.rate)
-        for one in forked(samples, "attend", alone)
+        (blocks_per_sm(one.row, int(samples.one("machine")["sms"])), one.copy.ctas, one.copy.in_flight, one.rate)
+        for one in forked(samples, "attend", ceiling)
     ]
-    return {**table, "crowded": crowd_table(attention, trip_s, cta, ceiling)}
+    return {
+        "beside_bytes_per_s": measured(most, "B/s", f"{words}, the most"),
+        "beside_bend": _bends({rows: bend[rows] for rows, (_, bend) in each.items()}, words)
+        | {"share": [rounded(each[rows][0] / most) for rows in sorted(each)]},
+        "late_bytes_per_s": measured(rate, "B/s", f"come while they ran: {len(late)} rows at {_words(bends)} rows"),
+        "late_bend": _bends(bends, f"the same {len(late)} rows"),
+        "crowded": crowd_table(attention, trip_s, cta, ceiling),
+    }
 
 
-def _words(bends: dict[int, float]) -> str:
+def _bends(bends: Mapping[int, float], source: str) -> Table:
+    tokens = sorted(bends)
+    return {
+        "tokens": tokens, "bend": [rounded(bends[rows]) for rows in tokens], "source": source, "basis": "measured",
+    }  # fmt: skip
+
+
+def _words(bends: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(bends)))
 
 

@@ -55,7 +55,8 @@ def test_every_section_measures_something_and_the_file_reads_back(tmp_path: Path
     assert len(read.rows("beside products")) == 3
     beside = ["attend", "products", "score", "small", "append", "layer"]
     assert [(row["beside"], row["rows"], row["splits"]) for row in read.rows("forked")] == [
-        ("nothing", 0, None), *((name, 2, None) for name in beside), ("attend", 3, None), ("layer", 3, None),
+        ("nothing", 0, None), *((name, 2, None) for name in beside), ("attend", 3, None), ("products", 3, None),
+        ("layer", 3, None),
         ("attend", 3, 2),
     ]  # fmt: skip
     assert read.rows("forked")[-1]["ops"][0]["work"]["ctas"] == 3 * 2
