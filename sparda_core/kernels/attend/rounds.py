@@ -32,5 +32,5 @@ def turns(pairs: int, tiles: int, splits: int, sms: int, ctas_per_sm: int) -> fl
     flows = pairs * tiles / sms
     full = min((rounds - 1) * ctas_per_sm * each, flows)
     alone = each * (_ALONE if rounds == 1 else _LATE)
-    last = ((flows - full) ** _BEND + alone**_BEND) ** (1 / _BEND)
+    last: float = ((flows - full) ** _BEND + alone**_BEND) ** (1 / _BEND)
     return full + last + _ROUND * (rounds - 1) + _START * min(ctas, room) / sms

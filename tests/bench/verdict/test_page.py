@@ -117,7 +117,7 @@ def test_what_the_budget_says_of_float8_is_what_is_predicted() -> None:
         "selector": "forecast", "runtime": "offload-prefetch", "batch": 28, "context": 1 << 17, "churn": 0.10,
         "locality": "hisparse", "host_dtype": "fp8",
     }  # fmt: skip
-    for policy, slots, measured, predicted in (("last-selection", 1.0, "11.2 ms", 8.1), ("lru", 2.0, "8.03", 8.0)):
+    for policy, slots, measured, predicted in (("last-selection", 1.0, "11.2 ms", 7.9), ("lru", 2.0, "8.03", 8.0)):
         key = f"forecast prefetch b28 128K churn 10% {policy} x{slots:g} fp8"
         digits = 1 if measured.endswith("ms") else 2
         assert measured.removesuffix(" ms") == f"{1e3 * steps[key]:.{digits}f}"
