@@ -76,7 +76,8 @@ def check(pool: Pool) -> None:
         cluster_gather(source, target, source_ids, target_ids, length, clusters=clusters, size=size)
         want = torch.zeros_like(target)
         want[target_ids.long()] = source[source_ids.long().to(source.device)].to(target.device)
-        assert torch.equal(target, want), f"{clusters} clusters of {size} moved other blocks than were listed"
+        # As words: memory that nobody wrote may hold what is no number.
+        assert torch.equal(target.view(torch.int32), want.view(torch.int32)), f"{clusters} clusters of {size} moved other blocks than were listed"
 
 
 def beside(sizes: Sizes, pool: Pool, compute: Compute, copy: tuple[int, int, int], us: list[float]) -> Row:
