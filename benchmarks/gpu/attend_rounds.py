@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
 import multiprocessing
 import os
 import statistics
@@ -115,7 +116,9 @@ class Selected:
     def launches(self, tuning: Tuning) -> list[Launch]:
         """Of every layer in turn."""
         scratch = self._layers.scratch(tuning)
-        return [lambda i=i: self._layers.launch(i % self._count, scratch) for i in range(max(LEAST, self._count))]
+        return [
+            functools.partial(self._layers.launch, i % self._count, scratch) for i in range(max(LEAST, self._count))
+        ]
 
     def wrong(self, tuning: Tuning) -> float:
         """Relative error of some rows."""
