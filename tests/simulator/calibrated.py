@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
 from sparda_core.simulator.gpu import GpuProfile
-from sparda_core.simulator.gpu_fit.beside import LAYERS, Copy, products_s
+from sparda_core.simulator.gpu_fit.beside import LAYERS, PRODUCTS, Copy, products_s
 from sparda_core.simulator.gpu_fit.contention import predicted
 from sparda_core.simulator.gpu_fit.forked import played
 from sparda_core.simulator.gpu_fit.host_steps import layer_s as host_layer_s
@@ -187,23 +188,23 @@ class Machine:
     def _forked(self) -> list[Row]:
         """Nothing, attention of one, two and three thread blocks an SM, and a layer's products, beside copies."""
         attention = {blocks: Work(hbm_bytes=1e8, ctas=132 * blocks, ctas_per_sm=3) for blocks in (1, 2, 3)}
-        product = Work(**attrs.asdict(_product(4096, 16384, 16)))
-        settings: list[tuple[str, int, str, Work | None]] = [
-            ("nothing", 0, "", None), *(("attend", 16, "attend", work) for work in attention.values()),
-            ("layer", 16, "attend", attention[2]),
-            *(("products", rows, "product", attrs.evolve(product, flops=product.flops * rows / 16)) for rows in TOKENS),
+        return [
+            self._forked_row("nothing", 0, "", []),
+            *(self._forked_row("attend", 16, "attend", [work] * 6) for work in attention.values()),
+            self._forked_row("layer", 16, "attend", [attention[2]] * 6),
+            *(self._forked_row("products", rows, "product", [_product(*size, rows) for size in PRODUCTS])
+              for rows in TOKENS),
         ]  # fmt: skip
-        return [self._forked_row(*setting) for setting in settings]
 
-    def _forked_row(self, beside: str, rows: int, kind: str, work: Work | None) -> Row:
-        told = [] if work is None else [{"name": kind, "kind": kind, "work": attrs.asdict(work)}]
-        row: Row = {"beside": beside, "rows": rows, "splits": None, "times": 12, "ops": told}
+    def _forked_row(self, beside: str, rows: int, kind: str, works: Sequence[Work]) -> Row:
+        told = [{"name": kind, "kind": kind, "work": attrs.asdict(work)} for work in works]
+        row: Row = {"beside": beside, "rows": rows, "splits": None, "times": 8, "ops": told}
         copies = []
         for ctas, kib in itertools.product((1, 2, 4, 8), (128, 16)):
-            copy = Copy(ctas=ctas, in_flight=kib * KIB, total=2**22 if kib == 128 else 2**20, late=False)
+            copy = Copy(ctas=ctas, in_flight=kib * KIB, total=2**24 if kib == 128 else 2**21, late=False)
             met = played(row, copy, self.profile)
             copies.append({
                 "ctas": ctas, "in_flight_kib": kib, "block_kib": 32, "bytes": copy.total,
-                "copy_us": self.seen(1e6 * met.copy_s, 1), "compute_us": self.seen(1e6 * met.compute_s, 1),
+                "copy_us": self.seen(1e6 * met.copy_s, 12), "compute_us": self.seen(1e6 * met.compute_s, 12),
             })  # fmt: skip
-        return {**row, "us": self.seen(1e6 * met.alone_s, 1), "copies": copies}
+        return {**row, "us": self.seen(1e6 * met.alone_s, 12), "copies": copies}

@@ -32,8 +32,6 @@ MOST_IN_FLIGHT = 2**20
 _MEMORY_BOUND = 64
 #: Two misfits of a slowdown are as good as each other within so much.
 _TELLS_APART = 3e-3
-#: What of a second is left to products at least, where a trial leaves them less.
-_LEAST_LEFT = 1e-2
 #: A slowdown is met within so much.
 _WITHIN = 2e-4
 
@@ -42,7 +40,8 @@ _WITHIN = 2e-4
 class Point:
     """Products of so many rows beside thread blocks that each keep so much in flight: seen, and how it is played.
 
-    seen    times as long as alone; `product_s`: seconds of one product alone
+    seen, plays  seconds by which they fall behind in a second beside it: 1 - 1 / f where they take f times as long
+    product_s    seconds of one product alone
     """
 
     rows: int
@@ -53,7 +52,7 @@ class Point:
     plays: Callable[[GpuProfile], float]
 
     def off(self, profile: GpuProfile) -> float:
-        """Times as long as alone, played less seen."""
+        """Played less seen."""
         return self.plays(profile) - self.seen
 
     @property
@@ -87,7 +86,7 @@ def _forked(profile: GpuProfile, samples: Samples) -> list[Point]:
     assert profile.uva is not None
     return [
         Point(
-            rows=one.rows, ctas=one.copy.ctas, in_flight=one.copy.in_flight, seen=_longer(one.seen.behind),
+            rows=one.rows, ctas=one.copy.ctas, in_flight=one.copy.in_flight, seen=one.seen.behind,
             product_s=one.seen.alone_s / (one.row["times"] * len(one.row["ops"])),
             plays=functools.partial(_played, one.row, one.copy),
         )
@@ -96,12 +95,7 @@ def _forked(profile: GpuProfile, samples: Samples) -> list[Point]:
 
 
 def _played(row: Row, copy: Copy, profile: GpuProfile) -> float:
-    return _longer(played(row, copy, profile).behind)
-
-
-def _longer(behind: float) -> float:
-    """Times as long as alone; kernels that began beside a copy and outlast it may be behind by more than it took."""
-    return 1 / max(_LEAST_LEFT, 1 - behind)
+    return played(row, copy, profile).behind
 
 
 def _there(row: Row) -> Point:
@@ -109,8 +103,9 @@ def _there(row: Row) -> Point:
     copy, rows = copy_of(row), int(row["rows"])
     seen = middle([row["slowdown"]], f"products of {rows} rows beside {row['ctas']} thread blocks")
     return Point(
-        rows=rows, ctas=copy.ctas, in_flight=copy.in_flight, seen=seen,
-        product_s=row["alone_us_per_layer"] * MICRO / len(PRODUCTS), plays=functools.partial(slowdown, copy, rows),
+        rows=rows, ctas=copy.ctas, in_flight=copy.in_flight, seen=1 - 1 / seen,
+        product_s=row["alone_us_per_layer"] * MICRO / len(PRODUCTS),
+        plays=lambda profile: 1 - 1 / slowdown(copy, rows, profile),
     )  # fmt: skip
 
 
@@ -150,7 +145,7 @@ def _mean_off(profile: GpuProfile, points: Iterable[Point]) -> float:
 
 
 def _told(points: Iterable[Point]) -> str:
-    return ", ".join(f"{point.seen:.3f} at {point.rows}" for point in points)
+    return ", ".join(f"{1 / (1 - point.seen):.3f} at {point.rows}" for point in points)
 
 
 def _weight(profile: GpuProfile, points: list[Point]) -> GpuProfile:
@@ -195,7 +190,7 @@ def _waves(profile: GpuProfile, points: Sequence[Point]) -> GpuProfile:
 def _dearest(profile: GpuProfile, tokens: int, points: Sequence[Point]) -> Point:
     """The copy of the fewest thread blocks for which a wave's price matters; raises ProfileError where none does."""
     own = [point for point in points if point.rows == tokens]
-    for point in sorted(own, key=lambda point: (point.ctas, point.in_flight)):
+    for point in sorted(own, key=lambda point: (point.ctas, -point.in_flight)):
         none, some = (point.off(_with_waves(profile, {tokens: share}, {tokens: point})) for share in (0.0, 1.0))
         if some > none + _TELLS_APART:
             return point
