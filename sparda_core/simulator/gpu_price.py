@@ -75,7 +75,8 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
     own_s = _own_s(profile, work, op.kind, tokens)
     grid = _grid(profile, work, tokens) if charges else None
     return Price(
-        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
+        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
+        latency_s=inner_s + own_s + _told_s(profile, op, plan),
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
         wave_share=profile.wave_share(grid, tokens, _product_s(profile, work, op.kind)) if grid else 0.0,
         tokens=tokens,
@@ -88,6 +89,13 @@ def _product_s(profile: GpuProfile, work: Work, kind: str) -> float:
     if work.ctas or not work.launches:
         return 0.0
     return flows_s(profile, work, kind) / min(work.launches, _PRODUCTS.get(kind, work.launches))
+
+
+def _told_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
+    """What a list costs the compute lane behind whose diff the host is told of it."""
+    if op.kind != Kind.DIFF or not needs_host_list(plan.engine) or profile.launches_of(plan) != "segments":
+        return 0.0
+    return _value(profile.launch.cut_s)
 
 
 def _crowds(profile: GpuProfile, op: Op, work: Work) -> int:
@@ -112,7 +120,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         latency_s=inner_s + _latency_s(profile, op, work, plan), launches_s=inner_s, charges=charges, copies=True,
         ctas=gather.grid.ctas if gather else 0, grid=gather.grid if gather else None,
         copy_caps=gather.copy_caps if gather else (), late_caps=gather.late_caps if gather else (),
-        **(_beside_it(profile, work, tokens) if gather else {}),
+        **(_beside_it(profile, work, tokens) if gather else {"crowded": _pieces_crowded(profile, work, plan)}),
         tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
         host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, work, plan),
@@ -311,6 +319,15 @@ def _beside_it(profile: GpuProfile, work: Work, tokens: int) -> dict[str, Any]:
     return {
         "crowded": (beside / alone, 1.0, *attention), "drag": _drag(profile, work),
     }  # fmt: skip
+
+
+def _pieces_crowded(profile: GpuProfile, work: Work, plan: StepPlan) -> tuple[float, ...]:
+    """Of a copy engine beside light kernels, products and attention: pieces take longer, bytes do not."""
+    law = engine_of(profile, plan.engine) if work.h2d_bytes and work.pieces else None
+    slower = 1.0
+    if isinstance(law, CopyEngine):
+        slower = law.crowded(work.h2d_bytes / work.pieces, profile.link.h2d_bytes_per_s.value)
+    return (1.0, *(slower,) * (CROWD + MOST_CROWDING))
 
 
 def _drag(profile: GpuProfile, work: Work) -> float:

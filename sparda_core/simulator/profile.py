@@ -72,7 +72,7 @@ class Price:
     drag       what the bytes that a copy keeps in flight add to a kernel beside it, as a share of its time alone
     crowds     how hard a compute kernel is on the loads of a copy beside it: LIGHT, PRODUCT, or CROWD and how many of
                its thread blocks an SM holds
-    crowded    of a copy kernel: how much longer its blocks take than copy_caps says, beside LIGHT, PRODUCT, and
+    crowded    of a copy: how much longer it takes than copy_caps, or its charges, say, beside LIGHT, PRODUCT, and
                attention of 1, 2, ... MOST_CROWDING thread blocks an SM
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
