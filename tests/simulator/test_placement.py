@@ -22,7 +22,7 @@ from sparda_core.simulator.gpu_fit.beside import Copy, slowdown
 from sparda_core.simulator.gpu_fit.contention import copy_of, in_domain
 from sparda_core.simulator.gpu_fit.quantities import root
 from sparda_core.simulator.gpu_fit.samples import read_samples
-from sparda_core.simulator.profile import CROWD, LIGHT
+from sparda_core.simulator.profile import CROWD
 from sparda_core.simulator.profile_file import load_profile
 from sparda_core.work import Work
 from tests.simulator.scenes import plan
@@ -62,7 +62,7 @@ def h200() -> GpuProfile:
 
 def with_share(shares: tuple[float, ...]) -> GpuProfile:
     made = h200()
-    waves = attrs.evolve(made.compute.wave_share, tokens=tuple(map(float, ROWS)), share=shares)
+    waves = attrs.evolve(made.compute.wave_share, tokens=tuple(map(float, ROWS)), share=shares, took_s=())
     return attrs.evolve(made, compute=attrs.evolve(made.compute, wave_share=waves))
 
 
@@ -153,13 +153,27 @@ def test_late_copies_of_the_calibration_cost_one_of_two_things_each_time() -> No
     }  # fmt: skip
 
 
-def test_attention_of_two_blocks_an_sm_does_not_crowd_a_copy_and_of_three_does() -> None:
+@pytest.mark.parametrize(
+    ("ctas", "held"), [(0, 3), (100, 1), (132, 1), (133, 2), (264, 2), (288, 3), (384, 3), (640, 3)]
+)
+def test_attention_crowds_a_copy_by_the_thread_blocks_of_it_that_an_sm_holds(ctas: int, held: int) -> None:
     op = Op(kind=Kind.ATTEND, layer=0)
-    for ctas, crowds in ((256, LIGHT), (264, LIGHT), (384, CROWD), (640, CROWD)):
-        work = Work(hbm_bytes=1e8, ctas=ctas, ctas_per_sm=3)
-        assert h200().price(op, work, plan=plan(op), tokens=16).crowds == crowds
+    work = Work(hbm_bytes=1e8, ctas=ctas, ctas_per_sm=3)
+    assert h200().price(op, work, plan=plan(op), tokens=16).crowds == CROWD + held
+
+
+def test_copies_beside_attention_of_two_blocks_an_sm_were_fast_and_of_three_slow() -> None:
+    """From 20 to 40 us after the fork, beside attention (16 rows: its last third) of 256, at 24 rows of 384 blocks."""
     few = {row["rows"]: row["curve_gb_s"] for row in recorded()["forked decode"]
            if (row["ctas"], row["kib"], row["range_bytes"]) == (2, 128, None)}  # fmt: skip
-    # From 20 to 40 us after the fork, beside attention (16 rows: its last third): 256 thread blocks, at 24 rows 384.
     assert min(few[rows][1] for rows in (16, 64, 128)) > 50
     assert few[24][1] < 40
+
+
+def test_a_copy_is_the_slower_the_more_thread_blocks_of_attention_an_sm_holds() -> None:
+    uva = h200().uva
+    assert uva is not None
+    for ctas in (1, 2, 3):
+        by = [uva.crowded_by(held, ctas) for held in (1, 2, 3)]
+        assert by == sorted(by)
+        assert by[2] > 1.1 * by[1]

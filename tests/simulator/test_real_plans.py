@@ -24,7 +24,7 @@ from sparda_core.simulator.gpu import GpuProfile
 from sparda_core.simulator.gpu_fit.beside import Copy, slowdown
 from sparda_core.simulator.predict import Prediction, kernel_work, predict
 from sparda_core.simulator.profile_file import load_profile
-from sparda_core.simulator.quantity import BendCurve, PieceCurve, Quantity, RowsCurve, WaveShare
+from sparda_core.simulator.quantity import BendCurve, CrowdCurve, PieceCurve, Quantity, RowsCurve, WaveShare
 from sparda_core.spans import exposed_wait_ns
 from sparda_core.work import WorkContext
 
@@ -91,7 +91,7 @@ def test_a_copy_can_look_hidden_and_still_cost_where_it_holds_too_many_sms() -> 
     for got in (two, four):
         # No layer waits for more than the launch of its attention.
         assert set(exposed_wait_ns(got.timeline, plan).values()) == {ceil_ns(h200().launch.graph_s.value)}
-    assert four.step_s > 1.05 * two.step_s
+    assert four.step_s > 1.01 * two.step_s
 
 
 def test_no_misses_cost_prefetch_nothing_but_launches() -> None:
@@ -119,14 +119,16 @@ def scenes(profile: GpuProfile) -> list[float]:
     uva, engine = (OffloadPrefetch(engine=name) for name in ("uva", "copy-engine"))
     every = [
         made(uva, Forecast(), profile=profile, shape=few, batch=16),
-        # Attention of three thread blocks an SM.
-        made(uva, Forecast(), profile=profile, shape=few, batch=28, churn=0.3),
+        # Attention of which some SM holds three thread blocks: copies outlast everything beside it.
+        made(uva, Forecast(), profile=profile, shape=few, batch=48, churn=0.3),
         made(uva, Forecast(), profile=profile, shape=few, ctas=1),
         made(uva, Forecast(), profile=profile, shape=few, ctas=4, batch=16),
         made(uva, Forecast(), profile=profile, shape=few, ctas=2, cluster=2, batch=16, churn=0.3),
         made(uva, Forecast(), profile=profile, shape=few, ctas=1, repeated=True),
         made(engine, Forecast(), profile=profile, shape=few),
         made(OffloadSync(engine="cpu-gather"), InfiniGen(), profile=profile, shape=few),
+        # As slow as the host.
+        made(OffloadPrefetch(engine="cpu-gather"), Forecast(), profile=profile, shape=few, churn=0.2),
         made(Resident(), Query(), profile=eager, shape=few, context=8192, batch=1),
         made(Resident(), Query(), profile=attrs.evolve(profile, extrapolate=True), shape=few, context=8192, batch=400),
     ]
@@ -156,7 +158,7 @@ def changed(profile: GpuProfile, name: str) -> GpuProfile:
     elif isinstance(value, WaveShare):
         fresh = attrs.evolve(value, share=[x + 0.5 for x in value.share])
     else:
-        assert isinstance(value, PieceCurve)
+        assert isinstance(value, PieceCurve | CrowdCurve)
         fresh = attrs.evolve(value, bytes_per_s=[x / 5 for x in value.bytes_per_s])
     return attrs.evolve(profile, **{section: attrs.evolve(part, **{field: fresh})})
 
