@@ -268,8 +268,11 @@ def test_prefetch_saves_most_where_the_link_is_just_hidden() -> None:
 
 def test_the_copy_engine_needs_no_sms_but_pays_for_small_pieces() -> None:
     uva, engine = (eight(eight_plan(early=False, engine=name), batch=16) for name in ("uva", "copy-engine"))
-    assert engine.transfer_s > 1.3 * uva.transfer_s
-    compute = [sum(s.end_ns - s.start_ns for s in p.timeline.lane(Lane.COMPUTE)) for p in (uva, engine)]
+    assert engine.transfer_s > 1.1 * uva.transfer_s
+    # But for diffs, of whose lists the host must be told.
+    compute = [
+        sum(s.end_ns - s.start_ns for s in p.timeline.lane(Lane.COMPUTE) if s.kind != Kind.DIFF) for p in (uva, engine)
+    ]
     assert compute[0] == compute[1]  # sync: nothing runs beside a copy
 
 

@@ -100,14 +100,14 @@ def a_product_beside_a_copy_loses_its_waves_its_memory_and_the_drag_once(pair: B
     pair = attrs.evolve(pair, pieces=10**6)
     profile = machine(pair.profile)
     assert profile.uva is not None
+    # What a launch takes by itself, nobody beside it lengthens.
+    own = 1e9 * profile.kernels.own_s(Kind.MLP, Work(), pair.tokens) if profile.kernels else 0.0
+    alone, beside = (pair.product_ns(beside=beside) - own for beside in (False, True))
     grid = profile.product_grid(pair.tokens)
-    waves = slowdown(grid, profile.sms, pair.ctas, 1, profile.wave_share(grid, pair.tokens))
+    waves = slowdown(grid, profile.sms, pair.ctas, 1, profile.wave_share(grid, pair.tokens, alone / 1e9))
     law = profile.uva
     longer = waves + law.drag_per_byte.value * min(pair.ctas * pair.in_flight, law.drag_most_bytes.value)
     taken = profile.memory.link_hbm_weight.value * profile.link.h2d_bytes_per_s.value
     memory = 1 / (1 - taken / profile.memory.hbm_bytes_per_s.value)
-    # What a launch takes by itself, nobody beside it lengthens.
-    own = 1e9 * profile.kernels.own_s(Kind.MLP, Work(), pair.tokens) if profile.kernels else 0.0
-    alone, beside = (pair.product_ns(beside=beside) - own for beside in (False, True))
     # The nanosecond that the end alone is rounded up by counts as often as the product takes longer.
     assert (alone - 1) * longer - 2 <= beside <= alone * longer * memory + 2
