@@ -164,6 +164,11 @@ def test_cells_come_in_the_order_of_their_document_and_a_cpu_s_need_its_profile(
     assert source.device == "cpu"
     with pytest.raises(ConfigError, match=r"holds cells of a CPU and no cpu-profile\.toml beside them"):
         run.profile_of(source, cpu, None)
+    beside = tmp_path / "cpu-profile.toml"
+    beside.write_bytes(cpu.with_name("tiny-cpu-profile.toml").read_bytes())
+    document = tmp_path / "validation.json"
+    document.write_bytes(cpu.read_bytes())
+    assert run.profile_of(source, tmp_path, None) == run.profile_of(source, document, None) == load_profile(beside)
 
 
 def test_hidden_shares_are_of_three_cells_under_one_load() -> None:
