@@ -11,7 +11,7 @@ import torch
 def gpu() -> dict[str, Any] | None:
     """Name, memory, SMs, driver, CUDA, torch and Triton of the first CUDA device; None where there is none.
 
-    host_threads  those that torch gathers with on the host (OMP_NUM_THREADS): engine `cpu-gather` is as fast as they are
+    host_threads  of torch on the host (OMP_NUM_THREADS): as many gather for engine `cpu-gather`
     """
     if not torch.cuda.is_available():
         return None
