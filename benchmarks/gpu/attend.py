@@ -65,10 +65,11 @@ class Layers:
         keys, values = (blocks[:, :, :, i].flatten(2, 3) for i in (0, 1))
         seen = (self.spec.budget - 1) * self.spec.block + self.position[rows].long() % self.spec.block + 1
         hidden = torch.arange(keys.shape[2], device=DEVICE) >= seen[:, None]
-        q = self.q[rows].double().unflatten(1, (HK, -1))
+        q = self.q[rows].double().view(-1, HK, HQ // HK, self.q.shape[-1])
         logits = q @ keys.transpose(2, 3) / q.shape[-1] ** 0.5
         weights = logits.masked_fill(hidden[:, None, None], float("-inf")).softmax(-1)
-        return (weights @ values).flatten(1, 2)
+        mixed: torch.Tensor = weights @ values
+        return mixed.reshape(-1, HQ, self.q.shape[-1])
 
 
 def check() -> None:
@@ -137,7 +138,7 @@ def time_resident(batch: int, *, everything: bool) -> float:
 def expected_all(q: torch.Tensor, paged: Paged, row: int, tokens: int) -> torch.Tensor:
     """float64 [Hq, D]: one row's dense attention in plain torch."""
     heads = []
-    for head, mine in enumerate(q.double().unflatten(0, (HK, -1))):
+    for head, mine in enumerate(q.double().view(HK, -1, q.shape[-1])):
         pages = paged.table[row, head].long()
         blocks = (pages[:, None] * paged.page_blocks + torch.arange(paged.page_blocks, device=q.device)).flatten()
         keys, values = paged.array[blocks].transpose(0, 1).flatten(1, 2)[:, :tokens].double()

@@ -1,20 +1,23 @@
 """Decode attention by rows and pieces: whole rounds of thread blocks against cuts that begin another.
 
-python -m benchmarks.gpu.attend_rounds [--out FILE] [--rows 20 24 ...]      without a GPU: one tiny case, interpreted
+python -m benchmarks.gpu.attend_rounds [--out FILE] [--rows 20 24 ...] [--dense 16 ...]   without a GPU: two tiny cases
 
-At every number of rows the cut that the rule takes, the cut that it took before it counted rounds (BEFORE) and 1 to 8
+At every number of rows the cut that the rule takes, the cut that it took before it counted rounds (BEFORE) and 1 to 16
 pieces, as far as they stay within six rounds, are checked against float64 and then timed in turn: a graph each over
 layers that outgrow the second-level cache, graphs replayed one after the other and around again, medians. Kernels are
 compiled first, in several processes.
 
-Predicted, microseconds of a layer, before -> now: 96 blocks, 20 rows 45 -> 37, 24 45 -> 43, 40 74 -> 66, 56 95 -> 87,
-80 131 -> 122, 112 189 -> 166, 160 245 -> 231, 256 427 -> 385; 12, 16, 64, 96, 128, 200 as before; 64 blocks alike.
+Predicted by the constants that the first table gave (2026-11-30-attention-rounds-h200.json), microseconds of a layer,
+before -> now, for rows that it lacks: 96 blocks, 36 rows 65 -> 59, 68 123 -> 107, 104 161 -> 152, 136 218 -> 202, 144
+214 -> 211, 176 259 -> 251, 224 345 -> 333; every block of 64K tokens, 8 rows 134 -> 126, 40 602 -> 591, 48 716 -> 705,
+28 and 64 as before.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
 import multiprocessing
 import os
 import statistics
@@ -39,9 +42,15 @@ DEVICE = tests.gpu_env.DEVICE
 ROWS = (12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 200, 256)
 #: Blocks of a list -> rows -> pieces before rounds were counted, on 132 multiprocessors. Fewer rows: small pieces.
 BEFORE = {
-    96: {20: 16, 24: 8, 28: 7, 32: 4, 40: 8, 48: 4, 56: 7, 64: 2, 80: 4, 96: 2, 112: 4, 128: 1, 160: 2, 200: 4, 256: 1},
-    64: {20: 13, 24: 8, 28: 7, 32: 4, 40: 8, 48: 4, 56: 8, 64: 2, 80: 4, 96: 2, 112: 4, 128: 1, 160: 2, 200: 4, 256: 1},
-    1024: {16: 41, 24: 11, 110: 3},
+    96: {
+        20: 16, 24: 8, 28: 7, 32: 4, 36: 11, 40: 8, 48: 4, 56: 7, 64: 2, 68: 12, 80: 4, 96: 2, 104: 3, 112: 4, 128: 1,
+        136: 6, 144: 4, 160: 2, 176: 3, 200: 4, 224: 2, 256: 1,
+    },
+    64: {
+        20: 13, 24: 8, 28: 7, 32: 4, 36: 11, 40: 8, 48: 4, 56: 8, 64: 2, 68: 8, 80: 4, 96: 2, 104: 5, 112: 4, 128: 1,
+        136: 4, 144: 4, 160: 2, 176: 3, 200: 4, 224: 2, 256: 1,
+    },
+    1024: {8: 41, 16: 41, 24: 11, 28: 7, 40: 18, 48: 11, 64: 2, 110: 3},
 }  # fmt: skip
 #: Rows of attention to every block of 64K tokens.
 DENSE, DENSE_BLOCKS = (16, 24, 110), 1024
@@ -85,11 +94,11 @@ class Case:
         return found
 
 
-def cases(rows: tuple[int, ...]) -> Iterator[Case]:
+def cases(rows: list[int], dense: list[int]) -> Iterator[Case]:
     """Selected lists of two lengths, then whole ones."""
     for blocks in (96, 64):
         yield from (Case(rows=count, blocks=blocks) for count in rows)
-    yield from (Case(rows=count, blocks=DENSE_BLOCKS, dense=True) for count in DENSE)
+    yield from (Case(rows=count, blocks=DENSE_BLOCKS, dense=True) for count in dense)
 
 
 class Selected:
@@ -107,7 +116,9 @@ class Selected:
     def launches(self, tuning: Tuning) -> list[Launch]:
         """Of every layer in turn."""
         scratch = self._layers.scratch(tuning)
-        return [lambda i=i: self._layers.launch(i % self._count, scratch) for i in range(max(LEAST, self._count))]
+        return [
+            functools.partial(self._layers.launch, i % self._count, scratch) for i in range(max(LEAST, self._count))
+        ]
 
     def wrong(self, tuning: Tuning) -> float:
         """Relative error of some rows."""
@@ -180,7 +191,7 @@ def report(rows: list[dict[str, object]]) -> None:
     best = min(rows, key=lambda row: float(str(row["us"])))
     told = " ".join(f"{row['name']}:{row['us']:.1f}" for row in rows if str(row["name"]).isdigit())
     before = by.get("before")
-    was = f"before {before['splits']:>2} {before['us']:7.1f}" if before else "before as now"
+    was = f"before {before['splits']:>2} {before['us']:7.1f}" if before else "before -"
     now = by["rule"]
     print(
         f"{'dense' if now['dense'] else 'chosen'} {now['blocks']:>4} blocks {now['rows']:>3} rows  {was:>18}  "
@@ -196,10 +207,10 @@ def compile_some(some: list[tuple[Case, Tuning]]) -> int:
     return len(some)
 
 
-def compile_all(rows: tuple[int, ...]) -> int:
+def compile_all(every: list[Case]) -> int:
     """Fill Triton's cache: every way to add pieces up of each kind of case, on the fewest rows that have it."""
     wanted: dict[tuple[object, ...], tuple[Case, Tuning]] = {}
-    for case in cases(rows):
+    for case in every:
         for tuning in case.tunings().values():
             cut = case.cut(tuning)
             padded = 0 if cut.join else max(16, 1 << (cut.splits - 1).bit_length())
@@ -215,7 +226,8 @@ def compile_all(rows: tuple[int, ...]) -> int:
 def main() -> None:
     """Compile, check, time, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help=f"among {ROWS}")
+    parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS), help="of lists of 96 and of 64 blocks")
+    parser.add_argument("--dense", type=int, nargs="*", default=list(DENSE), help="of whole rows of 64K tokens")
     parser.add_argument("--out", type=Path, help="where to keep the rows")
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -223,10 +235,11 @@ def main() -> None:
         for case in (Case(rows=2, blocks=4), Case(rows=1, blocks=8, dense=True)):
             report(measured(case))
         return
+    every = list(cases(args.rows, args.dense))
     began = time.perf_counter()
-    print(f"{compile_all(tuple(args.rows))} kernels compiled in {time.perf_counter() - began:.1f} s", flush=True)
+    print(f"{compile_all(every)} kernels compiled in {time.perf_counter() - began:.1f} s", flush=True)
     began, kept = time.perf_counter(), []
-    for case in cases(tuple(args.rows)):
+    for case in every:
         rows = measured(case)
         report(rows)
         kept += rows

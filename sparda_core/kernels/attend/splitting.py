@@ -91,9 +91,20 @@ def cut_lists(
     own = shared_bytes(tokens=tokens, depth=depth, group=group, head_dim=head_dim, value_bytes=value_bytes)
     held = ctas_per_sm(own, warps, sms)
     tiles = max(1, -(-blocks * block // tokens))
-    splits = small if few else min(tuning.splits or split_count(pairs, tiles, sms.count, held), tiles, MOST_SPLITS)
+    if few:
+        splits = small
+    elif tuning.splits:
+        splits = min(tuning.splits, tiles, MOST_SPLITS)
+    else:
+        left = _left(tokens, group, head_dim, value_bytes)
+        splits = split_count(pairs, tiles, sms=sms.count, ctas_per_sm=held, left=left)
     join = splits if splits <= (1 if few else max(1, tuning.fused_up_to)) else 0
     return Cut(tokens=tokens, splits=splits, join=join, warps=warps, depth=depth, ctas_per_sm=held)
+
+
+def _left(tokens: int, group: int, head_dim: int, value_bytes: float) -> float:
+    """Bytes of a piece's result, float32, written and read, over those of a tile's keys and values."""
+    return 2 * 4 * group * (head_dim + 2) / (2 * tokens * head_dim * value_bytes)
 
 
 def _least_warps(group: int, head_dim: int) -> int:
@@ -117,14 +128,11 @@ def small_pieces(pairs: int, tiles: int, sms: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def split_count(pairs: int, tiles: int, sms: int, ctas_per_sm: int) -> int:
-    """Pieces for each of `pairs` lists of at most `tiles` tiles, the fewest of those that take the fewest `turns`.
-
-    `sms` multiprocessors hold `ctas_per_sm` thread blocks each.
-    """
+def split_count(pairs: int, tiles: int, *, sms: int, ctas_per_sm: int, left: float) -> int:
+    """Pieces for each of `pairs` lists of at most `tiles` tiles, the fewest of those that take the fewest `turns`."""
 
     def cost(splits: int) -> float:
-        return turns(pairs, tiles, splits, sms, ctas_per_sm)
+        return turns(pairs, tiles, splits, sms=sms, ctas_per_sm=ctas_per_sm, left=left)
 
     return min(range(1, most_splits(pairs, tiles, sms) + 1), key=cost)
 
