@@ -4,7 +4,8 @@
 
 Sections `host lists` and `copy-engine` of a calibration are measured again into a copy of the samples, so that
 `sparda calibrate --device cuda --resume --out DIR/h200.toml` fits them anywhere; then every cell of the shipped list
-with such an engine, and some that no list has. Predictions are made afterwards: `sparda validate --predict-only`.
+with such an engine, and some that no list has. Without --samples only cells are measured. Predictions are made
+afterwards: `sparda validate --predict-only`.
 """
 
 from __future__ import annotations
@@ -65,14 +66,15 @@ def main(argv: list[str] | None = None) -> int:
     """See the module."""
     began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=Path, required=True, help="of a calibration of this GPU")
+    parser.add_argument("--samples", type=Path, help="of a calibration of this GPU; without, parts are not measured")
     parser.add_argument("--out", type=Path, required=True, help="folder")
     parser.add_argument("--limit-s", default="60", help="no cell is begun after so many seconds of them")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
-    measure_parts(args.samples, args.out)
-    sys.stderr.write(f"parts measured after {time.monotonic() - began:.0f} s\n")
-    gc.collect()  # 32 GiB of pinned memory, before the cells pin theirs
+    if args.samples is not None:
+        measure_parts(args.samples, args.out)
+        sys.stderr.write(f"parts measured after {time.monotonic() - began:.0f} s\n")
+        gc.collect()  # 32 GiB of pinned memory, before the cells pin theirs
     listed = args.out / "cells.json"
     write_run(listed, Run(records=cells()))
     code = sparda([

@@ -6,7 +6,8 @@
 - *mark*, the runtime's: a kernel writes the list into the host's memory, the host waits for a mark behind the piece;
 - *flag*: the kernel writes a number behind the list, released to the system, and the host looks until it is there.
 
-A list is told in every layer and nothing or some hundred blocks are moved, awaited at once or a layer later.
+A list is told in every layer and nothing or some hundred blocks are moved, awaited at once or a layer later. Then, by
+the runtime's way, host gathers with as many threads of torch as --threads names.
 """
 
 # ruff: noqa: ANN001, ANN202, PLR0913, PLR0917
@@ -186,7 +187,17 @@ def rows_of(
     finally:
         steps_by.close()
     order = "prefetch" if early else "sync"
-    return {"way": way, "engine": engine.name, "order": order, "blocks": blocks, "steps": steps, "us": found}
+    return {
+        "way": way, "engine": engine.name, "order": order, "blocks": blocks, "steps": steps,
+        "threads": torch.get_num_threads(), "us": found,
+    }  # fmt: skip
+
+
+def tell(row: dict[str, Any]) -> None:
+    """A line on the screen."""
+    told = ", ".join(f"{name} {statistics.median(us):6.1f}" for name, us in row["us"].items())
+    words = f"{row['engine']} {row['order']} {row['blocks']:4d} {row['way']:7s} {row['threads']:3d} threads"
+    sys.stdout.write(f"{words}, us: {told}\n")
 
 
 def whole_row(pool: Pool, steps: int) -> dict[str, Any]:
@@ -207,6 +218,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gib", type=int, default=8, help="pinned memory that lists lie in")
     parser.add_argument("--steps", type=int, default=15, help="of each row")
     parser.add_argument("--rounds", type=int, default=1, help="the ways in turn, so often")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2, 4, 8, 12, 16], help="of host gathers")
     args = parser.parse_args(argv)
     pool = Pool(args.gib * GIB, 2 * GIB)
     settle(full(), pool)
@@ -218,8 +230,12 @@ def main(argv: list[str] | None = None) -> int:
                     for way in WAYS:
                         row = rows_of(pool, way, engine, blocks, args.steps, early=early)
                         rows.append({"round": number, **row})
-                        told = ", ".join(f"{name} {statistics.median(us):6.1f}" for name, us in row["us"].items())
-                        sys.stdout.write(f"{number} {row['engine']} {row['order']} {blocks:4d} {way:7s} us: {told}\n")
+                        tell(row)
+    for threads in args.threads:
+        torch.set_num_threads(threads)
+        for early in (False, True):
+            rows.append(rows_of(pool, "mark", CpuGather, BLOCKS[-1], args.steps, early=early))
+            tell(rows[-1])
     write_whole(args.out, json.dumps({"gpu": gpu(), "provenance": provenance(), "rows": rows}, indent=1) + "\n")
     return 0
 

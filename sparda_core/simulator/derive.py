@@ -37,7 +37,7 @@ SHARES = {
 CARRIED = {
     "memory": ("reserved_bytes", "link_hbm_weight"),
     "compute": ("product_cluster", "wave_share", "ridge_bend"),
-    "launch": ("step_s", "list_s", "segment_s"),
+    "launch": ("step_s", "list_s", "cut_s", "segment_s"),
     "kernels": (
         "score_s", "select_s", "diff_s", "attend_s", "product_s", "project_s", "output_s", "mlp_s", "head_s",
         "embed_s", "turn_s", "attend_round_s", "select_searched", "diff_searched", "score_passed", "score_ramp_s",
@@ -49,7 +49,7 @@ CARRIED = {
         "beside_bend", "late_bytes_per_s", "late_bend", "drag_per_byte", "drag_most_bytes", "sm_in_flight_bytes",
         "pairs", "crowded_bytes_per_s",
     ),
-    "copy_engine": ("call_s", "start_s", "submit_s"),
+    "copy_engine": ("call_s", "start_s", "submit_s", "beside_s"),
     "cpu_gather": ("call_s", "gather_bytes_per_s", "scatter_s"),
 }  # fmt: skip
 

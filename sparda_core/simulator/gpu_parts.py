@@ -77,15 +77,20 @@ class Launch:
     graph_s  from one kernel to the next in a graph
     eager_s  of host time to launch a kernel, or submit a copy
     step_s   to launch a graph: from step to step
-    list_s   for a list made on the device to reach the host: from the end of its kernel until the host goes on
-    segment_s  of host time for a segment of a step: to launch it, after which the device has it, and to ask for the
-             list that it makes; None: as `step_s`
+    list_s   for a list that the device has written to reach the host: until the host goes on
+    cut_s    of the compute lane at a cut: a kernel writes the list into the host's memory, a segment ends and the next
+             begins; None: no matter
+    segment_s  of host time for a segment of a step: to launch it, after which the device has it, and to mark its end;
+             None: as `step_s`
     """
 
     graph_s: Quantity = number("s", 1e-8, 1e-4)
     eager_s: Quantity = number("s", 1e-7, 1e-3)
     step_s: Quantity = number("s", 1e-7, 1e-2)
     list_s: Quantity = number("s", 1e-7, 1e-2)
+    cut_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-3), "zero": True}
+    )
     segment_s: Quantity | None = attrs.field(default=None, metadata={"unit": "s", "plausible": (1e-7, 1e-2)})
 
 
@@ -244,6 +249,7 @@ class CopyEngine:
 
     start_s   host time of a list's submission before its first piece; None: a launch by the host, `launch.eager_s`
     submit_s  host time for each piece; the pieces of one call move when it returns. None: no matter
+    beside_s  that each piece takes longer beside matrix products and attention. None: no matter
     """
 
     call_s: Quantity = number("s", 1e-7, 1e-3)
@@ -255,11 +261,20 @@ class CopyEngine:
     submit_s: Quantity | None = attrs.field(
         default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-3), "zero": True}
     )
+    beside_s: Quantity | None = attrs.field(
+        default=None, metadata={"unit": "s", "plausible": (1e-9, 1e-3), "zero": True}
+    )
 
     def bytes_per_s(self, piece_bytes: float, link_bytes_per_s: float) -> float:
         """Rate of many pieces of this size in one call over a link of this speed."""
         extra_s = self.pieces.piece_s(piece_bytes, self.whole_bytes_per_s.value)
         return piece_bytes / (extra_s + piece_bytes / link_bytes_per_s)
+
+    def crowded(self, piece_bytes: float, link_bytes_per_s: float) -> float:
+        """How much longer such pieces take beside products and attention, at least 1."""
+        if self.beside_s is None:
+            return 1.0
+        return 1.0 + self.beside_s.value * self.bytes_per_s(piece_bytes, link_bytes_per_s) / piece_bytes
 
 
 @attrs.frozen(kw_only=True)

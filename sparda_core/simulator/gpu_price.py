@@ -63,11 +63,19 @@ def kernel_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, tokens
     own_s = _own_s(profile, work, op.kind, tokens)
     grid = _grid(profile, work, tokens) if charges else None
     return Price(
-        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0, latency_s=inner_s + own_s,
+        issue_s=_issue_s(profile, op, work, plan), launch_s=gap_s if work.launches else 0.0,
+        latency_s=inner_s + own_s + _told_s(profile, op, plan),
         launches_s=inner_s, charges=charges, grid=grid, kernels=max(1, work.launches),
         wave_share=profile.wave_share(grid, tokens) if grid else 0.0, tokens=tokens,
         crowds=_crowds(profile, op, work),
     )  # fmt: skip
+
+
+def _told_s(profile: GpuProfile, op: Op, plan: StepPlan) -> float:
+    """What a list costs the compute lane behind whose diff the host is told of it."""
+    if op.kind != Kind.DIFF or not needs_host_list(plan.engine) or profile.launches_of(plan) != "segments":
+        return 0.0
+    return _value(profile.launch.cut_s)
 
 
 def _crowds(profile: GpuProfile, op: Op, work: Work) -> int:
@@ -92,7 +100,7 @@ def transfer_price(profile: GpuProfile, op: Op, work: Work, plan: StepPlan, toke
         ctas=gather.grid.ctas if gather else 0, grid=gather.grid if gather else None,
         copy_caps=gather.copy_caps if gather else (), late_caps=gather.late_caps if gather else (),
         drag=_drag(profile, work) if gather else 0.0,
-        crowded=_crowded(profile, work, tokens) if gather else (1.0, 1.0, 1.0),
+        crowded=_crowded(profile, work, tokens) if gather else _pieces_crowded(profile, work, plan),
         tokens=tokens, key=plan.engine if charges else "",
         queue=_queue(work) if by_engine else "",
         host_waits=_is_cut(profile, op, plan), then_s=_then_s(profile, op, work, plan),
@@ -287,6 +295,15 @@ def _crowded(profile: GpuProfile, work: Work, tokens: int) -> tuple[float, float
         law.bytes_per_s(work.sms, in_flight=each, beside=beside, tokens=tokens) for beside in (False, True)
     )
     return beside / alone, 1.0, law.crowded(work.sms, in_flight=each, tokens=tokens)
+
+
+def _pieces_crowded(profile: GpuProfile, work: Work, plan: StepPlan) -> tuple[float, float, float]:
+    """Of a copy engine beside light kernels, products and attention: pieces take longer, bytes do not."""
+    law = engine_of(profile, plan.engine) if work.h2d_bytes and work.pieces else None
+    if not isinstance(law, CopyEngine):
+        return 1.0, 1.0, 1.0
+    slower = law.crowded(work.h2d_bytes / work.pieces, profile.link.h2d_bytes_per_s.value)
+    return 1.0, slower, slower
 
 
 def _drag(profile: GpuProfile, work: Work) -> float:

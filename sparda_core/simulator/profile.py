@@ -69,7 +69,7 @@ class Price:
     late_caps  its rate beside compute where its first CTA found an SM while a compute kernel ran; empty: as copy_caps
     drag       what the bytes that a copy keeps in flight add to a kernel beside it, as a share of its time alone
     crowds     how hard a compute kernel is on the loads of a copy beside it: LIGHT, PRODUCT or CROWD
-    crowded    of a copy kernel: how much longer its blocks take beside each of these than copy_caps says
+    crowded    of a copy: how much longer it takes beside each of these than copy_caps, or its charges, say
     queue      operations of one queue run one after another, whatever their lane (a copy engine's direction)
     host_waits the host issues it, and all that follows in the plan, only after what it waits for has ended
     then_s     host time after issuing it, before the next operation is issued

@@ -96,6 +96,7 @@ class Machine:
             move_s = gather_s if engine == "cpu-gather" else start_s + blocks * submit_s
             for how in ("sync", "prefetch"):
                 seen += [(f"{engine}, {how}, move", blocks, move_s), (f"{engine}, {how}, rest", blocks, segment_s)]
+                seen.append((f"{engine}, {how}, list", blocks, 0.0))  # layers so short that the host is behind
                 whole_s = host_layer_s(p, engine, blocks, size, layer_s, early=how == "prefetch")
                 seen.append((f"{engine}, {how}", blocks, whole_s))
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from sparda_core.simulator.gpu_fit.contention import in_domain, predicted
 from sparda_core.simulator.gpu_fit.fit import base_of, fit_gpu_profile
 from sparda_core.simulator.gpu_fit.gather import one_block, under_a_ceiling
 from sparda_core.simulator.gpu_fit.grids import cluster_of
-from sparda_core.simulator.gpu_fit.host_lists import line
+from sparda_core.simulator.gpu_fit.host_lists import fit_beside, line, list_table
+from sparda_core.simulator.gpu_fit.host_steps import layer_s
 from sparda_core.simulator.gpu_fit.kernels import Group, fit_step, machine_table
 from sparda_core.simulator.gpu_fit.quantities import root
 from sparda_core.simulator.gpu_fit.samples import FITTED, SECTIONS, SampleFile, Samples, read_samples, samples_json
@@ -48,6 +50,73 @@ def made(noise: float = 0.0) -> Samples:
 @functools.cache
 def fitted(noise: float = 0.0) -> GpuProfile:
     return fit_gpu_profile(made(noise), name="mine")
+
+
+#: Of single calls, as the host submits them.
+CURVE = {"piece_bytes": [16384, 65536], "bytes_per_s": [14e9, 50e9], "source": "one call", "basis": "measured"}
+
+
+def list_rows(*, ahead: bool) -> Samples:
+    """Of a layer of 250 us in one graph, 254 cut and 270 cut and awaited at once; `ahead`: the host waits for it."""
+    rows = [row for row in made().sections["host lists"] if row["blocks"]]
+    seen = {"whole": 250.0}
+    for engine in ("copy-engine", "cpu-gather"):
+        seen |= {f"{engine}, sync": 270.0, f"{engine}, prefetch": 254.0}
+        seen[f"{engine}, prefetch, list"] = 100.0 if ahead else 5.0
+        seen |= {f"{engine}, {order}, rest": 40.0 for order in ("sync", "prefetch")}
+    rows += [{"what": what, "blocks": 0, "bytes": 0, "us": [us]} for what, us in seen.items()]
+    return attrs.evolve(made(), sections={**made().sections, "host lists": rows})
+
+
+def test_what_a_cut_takes_of_the_device_is_told_apart_from_a_lists_way_where_the_host_is_ahead() -> None:
+    launch = list_table(list_rows(ahead=True), 50e9, 1e-6, CURVE)["launch"]
+    assert (launch["cut_s"]["value"], launch["list_s"]["value"]) == pytest.approx((4e-6, 15e-6))
+    launch = list_table(list_rows(ahead=False), 50e9, 1e-6, CURVE)["launch"]
+    assert (launch["cut_s"]["value"], launch["list_s"]["value"]) == pytest.approx((0, 19e-6))
+    assert "never ahead" in launch["cut_s"]["source"]
+
+
+def played(profile: GpuProfile, whole_s: float) -> Samples:
+    """Layers whose blocks the host lists, as this machine takes them."""
+    rows = [{"what": "whole", "blocks": 0, "bytes": 0, "us": [whole_s * 1e6]}]
+    for engine, order in itertools.product(("copy-engine", "cpu-gather"), ("sync", "prefetch")):
+        for blocks in (0, 16, 150, 600, 900):
+            took_s = layer_s(profile, engine, blocks, blocks * 32768.0, whole_s, early=order == "prefetch")
+            row = {"blocks": blocks, "bytes": blocks * 32768, "us": [took_s * 1e6]}
+            rows.append({"what": f"{engine}, {order}", **row})
+    names = {row["what"] for row in rows}
+    kept = [row for row in made().sections["host lists"] if row["what"] not in names]
+    return attrs.evolve(made(), sections={**made().sections, "host lists": [*rows, *kept]})
+
+
+def test_what_pieces_take_alone_and_beside_products_is_found_again_in_layers_of_a_step() -> None:
+    start = by_hand()
+    assert start.copy_engine is not None
+    told = start.launch.list_s.with_value(4e-7, "test")
+    machine = attrs.evolve(start, copy_engine=attrs.evolve(start.copy_engine, beside_s=told))
+    samples = played(machine, 250e-6)
+    pieces = list_table(samples, machine.link.h2d_bytes_per_s.value, 1e-6, CURVE)["copy_engine"]["pieces"]
+    assert pieces["piece_bytes"] == [16384, 32768, 65536]
+    assert (pieces["bytes_per_s"][0], pieces["bytes_per_s"][2]) == (14e9, 50e9)
+    want = start.copy_engine.bytes_per_s(32768, machine.link.h2d_bytes_per_s.value)
+    assert pieces["bytes_per_s"][1] == pytest.approx(want, rel=0.01)
+    found = fit_beside(start, samples).copy_engine
+    assert found is not None
+    assert found.beside_s is not None
+    assert found.beside_s.value == pytest.approx(4e-7, rel=0.03)
+    # Pieces that nothing beside them delays are found as that.
+    plain = fit_beside(machine, played(start, 250e-6)).copy_engine
+    assert plain is not None
+    assert plain.beside_s is not None
+    assert plain.beside_s.value < 2e-8
+
+
+def test_longer_lists_that_take_no_longer_are_refused() -> None:
+    flat = {"copy-engine, sync": [400.0]}
+    rows = [{**row, "us": flat.get(row["what"], row["us"])} for row in made().sections["host lists"]]
+    samples = attrs.evolve(made(), sections={**made().sections, "host lists": rows})
+    with pytest.raises(ProfileError, match="a longer list must take longer; measure section 'host lists' again"):
+        list_table(samples, 50e9, 1e-9, CURVE)
 
 
 @functools.cache

@@ -183,6 +183,21 @@ def test_a_cut_makes_the_host_wait_for_the_list_and_launch_the_next_segment() ->
     assert priced(MLP, Work(hbm_bytes=1.0, launches=4), engine="copy-engine").issue_s == 0
 
 
+def test_a_diff_whose_list_goes_to_the_host_takes_the_compute_lane_for_what_a_cut_does() -> None:
+    machine, diff, work = h200(), Op(kind=Kind.DIFF, layer=0), Work(hbm_bytes=1e4, ctas=32)
+    cut_s = machine.launch.list_s.with_value(4e-6, "test")
+    cuts = attrs.evolve(machine, launch=attrs.evolve(machine.launch, cut_s=cut_s))
+    for engine, more in (("copy-engine", 4e-6), ("cpu-gather", 4e-6), ("uva", 0.0)):
+        plain, cut = (priced(diff, work, engine=engine, profile=profile) for profile in (machine, cuts))
+        assert cut.latency_s == pytest.approx(plain.latency_s + more)
+    # Kernels that the host launches one by one are no segments, and no other kernel tells a list.
+    eager, at_once = attrs.evolve(cuts, launches="eager"), attrs.evolve(machine, launches="eager")
+    assert priced(diff, work, engine="copy-engine", profile=eager) == priced(
+        diff, work, engine="copy-engine", profile=at_once
+    )
+    assert priced(MLP, work, engine="copy-engine", profile=cuts) == priced(MLP, work, engine="copy-engine")
+
+
 def test_pieces_beyond_a_first_call_are_submitted_while_those_move() -> None:
     machine, many = h200(), attrs.evolve(BLOCKS, pieces=AT_ONCE + 36)
     assert machine.copy_engine is not None
@@ -191,6 +206,23 @@ def test_pieces_beyond_a_first_call_are_submitted_while_those_move() -> None:
     cut = priced(FETCH, many, engine="copy-engine", profile=slow)
     assert cut.issue_s == pytest.approx(22e-6 + 6e-6 + AT_ONCE * 5e-7)
     assert cut.then_s == pytest.approx(36 * 5e-7)
+
+
+def test_pieces_of_the_copy_engine_take_longer_beside_products_and_attention_and_bytes_do_not() -> None:
+    machine = h200()
+    assert machine.copy_engine is not None
+    beside = attrs.evolve(machine.copy_engine, beside_s=machine.launch.list_s.with_value(3e-7, "test"))
+    slow = attrs.evolve(machine, copy_engine=beside)
+    rate = beside.bytes_per_s(32768, machine.link.h2d_bytes_per_s.value)
+    light, product, crowd = priced(FETCH, BLOCKS, engine="copy-engine", profile=slow).crowded
+    assert light == 1
+    assert product == crowd == pytest.approx(1 + 3e-7 * rate / 32768)
+    large = attrs.evolve(BLOCKS, pieces=1)
+    assert priced(FETCH, large, engine="copy-engine", profile=slow).crowded[1] == pytest.approx(1, abs=6e-3)
+    for engine in ("cpu-gather", "uva"):
+        both = [priced(FETCH, BLOCKS, engine=engine, profile=profile).crowded for profile in (machine, slow)]
+        assert both[0] == both[1]
+    assert priced(FETCH, BLOCKS, engine="copy-engine").crowded == (1, 1, 1)
 
 
 def test_eager_launches_cost_the_host_a_call_for_each_kernel() -> None:

@@ -36,7 +36,7 @@ def measure(sizes: Sizes, pool: Pool) -> list[Row]:
     What is listed lies where a session's lists would (`session_lists.py`).
 
 
-    whole               the same kernels as one graph, without lists and copies
+    whole               the same kernels as one graph, without lists and copies; `threads`: that torch gathers with
     ENGINE, sync        a step whose copies are awaited at once; of 0 blocks: what cuts alone cost
     ENGINE, prefetch    the same where each is awaited a layer later
     ENGINE, ..., list   host time of waiting for the list and reading it; ..., move: of gathering and submitting;
@@ -45,7 +45,9 @@ def measure(sizes: Sizes, pool: Pool) -> list[Row]:
                         `engine`: the same where all were submitted before the first could move
     """
     settle(sizes, pool)
-    rows: list[Row] = [{"what": "whole", "blocks": 0, "us": _whole(sizes, pool)}]
+    rows: list[Row] = [
+        {"what": "whole", "blocks": 0, "threads": torch.get_num_threads(), "us": _whole(sizes, pool)}
+    ]
     counts = [min(blocks, pool.cut(sizes.block_kib)[1].shape[0]) for blocks in (0, *sizes.list_blocks)]
     for engine in (CopyEngine, CpuGather):
         for early in (False, True):

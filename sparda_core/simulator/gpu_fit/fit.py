@@ -40,7 +40,7 @@ def fit_gpu_profile(samples: Samples, *, name: str, report: Report | None = None
     table |= {"name": name, "title": _title(samples), "date": str(samples.provenance["date"])[:10]}
     profile = gpu_profile_of(_with_operations(table, samples, name), name)
     say(1, _STEPS)
-    profile = fit_contention(profile, samples)
+    profile = host_lists.fit_beside(fit_contention(profile, samples), samples)
     say(2, _STEPS)
     profile = attrs.evolve(profile, calibration=calibration_of(samples))
     say(_STEPS, _STEPS)
@@ -68,7 +68,8 @@ def _parts(samples: Samples) -> Table:
     parts = _merged(kernels.machine_table(samples), {"launch": kernels.launch_table(samples)})
     parts = _merged(parts, links.link_table(samples))
     parts = _merged(parts, host_lists.list_table(
-        samples, parts["link"]["h2d_bytes_per_s"]["value"], parts["launch"]["graph_s"]["value"]
+        samples, parts["link"]["h2d_bytes_per_s"]["value"], parts["launch"]["graph_s"]["value"],
+        parts["copy_engine"]["pieces"],
     ))  # fmt: skip
     parts["link"] |= _generation(samples, parts["link"]["h2d_bytes_per_s"]["value"])
     parts["uva"] = gather.gather_table(samples)

@@ -1,6 +1,7 @@
 """From steps whose copies the host lists to what a cut, a list, submission and the host's gather cost.
 
-A step that moves nothing takes longer than the same kernels as one graph by the way of its lists. What else the host
+A step that moves nothing takes longer than the same kernels as one graph: by what a cut takes of the device where the
+host takes a list up a layer later, and by the list's way besides where it does so at once. What else the host
 does is read from its own clock, in steps that wait for a copy at once and in steps that wait a layer later. A
 machine's other work lengthens such times and never shortens them, so of the two the faster counts.
 """
@@ -9,23 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
 import numpy as np
 
 from sparda_core.errors import ProfileError
-from sparda_core.simulator.gpu_fit.quantities import MICRO, Table, measured, middle
+from sparda_core.simulator.gpu import GpuProfile
+from sparda_core.simulator.gpu_fit.host_steps import layer_s
+from sparda_core.simulator.gpu_fit.quantities import MICRO, Table, best, ladder, measured, middle, rounded
 from sparda_core.simulator.gpu_fit.samples import Row, Samples
 from sparda_core.simulator.launches import HOST_LIST_ENGINES
+from sparda_core.simulator.quantity import Basis, Quantity
 
 _SECTION, _ENGINES = "host lists", HOST_LIST_ENGINES
 _ORDERS = ("sync", "prefetch")
+#: A host that waits for more than this share of a layer is ahead of the device.
+_AHEAD = 0.1
 #: Less than so much is nothing.
 _LEAST_S = 1e-9
 
 
-def list_table(samples: Samples, link_bytes_per_s: float, gap_s: float) -> Table:
-    """launch.list_s and segment_s, copy_engine.start_s and submit_s, and the section `cpu_gather`.
+def list_table(samples: Samples, link_bytes_per_s: float, gap_s: float, pieces: Table) -> Table:
+    """launch.list_s, cut_s and segment_s, copy_engine.start_s, submit_s and pieces, and the section `cpu_gather`.
 
-    gap_s  `launch.graph_s`, which whatever is launched behind a list takes besides
+    gap_s   `launch.graph_s`, which whatever is launched behind a list takes besides
+    pieces  the curve by size, of single calls: a step's own blocks say more of theirs
     Raises ProfileError for missing rows, and where cuts cost nothing.
     """
     submits, gathers = (_moves(samples, engine) for engine in _ENGINES)
@@ -39,6 +47,7 @@ def list_table(samples: Samples, link_bytes_per_s: float, gap_s: float) -> Table
         "copy_engine": {
             "start_s": measured(_or_zero(start_s), "s", f"{how} pieces: at none"),
             "submit_s": measured(_or_zero(submit_s), "s", f"{how} pieces: slope"),
+            "pieces": _pieces(samples, link_bytes_per_s, pieces),
         },
         "cpu_gather": {
             "call_s": measured(call_s, "s", f"{how} blocks gathered: at none"),
@@ -55,7 +64,8 @@ def _cut_table(samples: Samples, gap_s: float) -> Table:
     """Both engines are cut alike."""
     whole = middle(samples.one(_SECTION, what="whole")["us"], "whole") * MICRO
     nothing = min(_s(samples.one(_SECTION, what=f"{engine}, sync", blocks=0)) for engine in _ENGINES)
-    if nothing - gap_s <= whole:
+    cut_s, told = _cut_s(samples, whole)
+    if nothing - gap_s - cut_s <= whole:
         raise ProfileError(
             f"samples: a layer that is cut takes {nothing:g} s and {whole:g} s in one graph: no time is left for the "
             f"list; measure section {_SECTION!r} again"
@@ -64,14 +74,75 @@ def _cut_table(samples: Samples, gap_s: float) -> Table:
         _s(row) for engine in _ENGINES for order in _ORDERS
         for row in samples.rows(_SECTION, what=f"{engine}, {order}, rest")
     ]  # fmt: skip
-    words = f"a layer of a step whose lists are empty, {nothing / MICRO:.1f} us, less {whole / MICRO:.1f} in one graph"
-    words += " and a launch gap"
+    words = f"a layer of a step whose lists are empty, {nothing / MICRO:.1f} us, less {whole / MICRO:.1f} in one graph,"
+    words += " a launch gap and cut_s"
     return {
-        "list_s": measured(nothing - whole - gap_s, "s", words),
+        "list_s": measured(nothing - whole - gap_s - cut_s, "s", words),
+        "cut_s": measured(_or_zero(cut_s), "s", told),
         "segment_s": measured(
             max(1e-7, middle(rests, "rest")), "s", f"host time of a layer but for its list, {len(rests)} steps: median"
         ),
     }
+
+
+def _cut_s(samples: Samples, whole_s: float) -> tuple[float, str]:
+    """Of the device at a cut, and where that is from. Only a host that waits for the device does not add to it."""
+    names = [f"{engine}, prefetch" for engine in _ENGINES]
+    layers = {name: _s(samples.one(_SECTION, what=name, blocks=0)) for name in names}
+    ahead = [
+        layer_s for name, layer_s in layers.items()
+        if _s(samples.one(_SECTION, what=f"{name}, list", blocks=0)) > _AHEAD * layer_s
+    ]  # fmt: skip
+    if not ahead:
+        return 0.0, "the host was never ahead of the device: part of list_s"
+    words = f"the same a layer later, {min(ahead) / MICRO:.1f} us, less {whole_s / MICRO:.1f} in one graph"
+    return max(0.0, min(ahead) - whole_s), words
+
+
+def _pieces(samples: Samples, link_bytes_per_s: float, known: Table) -> Table:
+    """The curve with the rate of a step's own blocks: of single calls it is the host's, where that submits slower.
+
+    A layer that waits for its copies takes longer by so much a block, between the two longest lists.
+    """
+    what = "copy-engine, sync"
+    rows = sorted(samples.rows(_SECTION, what=what), key=lambda row: int(row["blocks"]))[-2:]
+    short, long = rows[0], rows[-1]
+    more_bytes, more_s = long["bytes"] - short["bytes"], _s(long) - _s(short)
+    if more_bytes <= 0 or more_s <= 0:
+        raise ProfileError(
+            f"samples: {what!r} takes {_s(long):g} s with {long['blocks']} blocks and {_s(short):g} s with "
+            f"{short['blocks']}: a longer list must take longer; measure section {_SECTION!r} again"
+        )
+    piece, rate = long["bytes"] / long["blocks"], min(link_bytes_per_s, more_bytes / more_s)
+    rates = {**dict(zip(known["piece_bytes"], known["bytes_per_s"], strict=True)), int(piece): rounded(rate)}
+    words = f"of {piece:g} bytes by layers that wait for {short['blocks']} and {long['blocks']} of them"
+    return {
+        **known, "piece_bytes": sorted(rates), "bytes_per_s": [rates[size] for size in sorted(rates)],
+        "source": f"{known['source']}; {words}",
+    }  # fmt: skip
+
+
+def fit_beside(profile: GpuProfile, samples: Samples) -> GpuProfile:
+    """The same profile with copy_engine.beside_s: with it the simulator plays layers whose copies run beside others."""
+    assert profile.copy_engine is not None
+    engine, what = profile.copy_engine, "copy-engine, prefetch"
+    rows = [row for row in samples.rows(_SECTION, what=what) if row["blocks"]]
+    whole_s = middle(samples.one(_SECTION, what="whole")["us"], "whole") * MICRO
+
+    def with_beside(seconds: float) -> GpuProfile:
+        told = Quantity(
+            value=rounded(_or_zero(seconds)), unit="s", basis=Basis.MEASURED,
+            source=f"layers whose copies run beside the next one's products, {len(rows)} lengths of list",
+        )  # fmt: skip
+        return attrs.evolve(profile, copy_engine=attrs.evolve(engine, beside_s=told))
+
+    def misfit(seconds: float) -> float:
+        at = with_beside(seconds)
+        said = (layer_s(at, "copy-engine", row["blocks"], row["bytes"], whole_s, early=True) for row in rows)
+        return sum((s / _s(row) - 1) ** 2 for s, row in zip(said, rows, strict=True))
+
+    found = best(misfit, [0.0, *ladder(1e-8, 5e-6, 40)])
+    return with_beside(best(misfit, ladder(found / 1.17, found * 1.17, 15)) if found else 0.0)
 
 
 def _moves(samples: Samples, engine: str) -> dict[int, tuple[float, float]]:
