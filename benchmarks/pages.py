@@ -45,9 +45,15 @@ def newest(pattern: str) -> str:
     return found[-1].relative_to(ROOT).as_posix()
 
 
+#: Cells that are judged anew, by the name that the page gives them.
+JUDGED = {
+    "main": "*[0-9]-validated-h200", "second": "*-validated-second-h200", "earlier": "*[0-9]-decode-h200.json",
+}  # fmt: skip
+
+
 def steps() -> tuple[Step, ...]:
     """All steps, in order: those that predict, then those that read."""
-    judged = (f"main={newest('*-validated-h200')}", f"earlier={newest('*[0-9]-decode-h200.json')}")
+    judged = tuple(f"{name}={newest(pattern)}" for name, pattern in JUDGED.items())
     return (
         Step("cases", ("benchmarks.cases_page",), ("docs/cases.md",)),
         Step("leads-and-grids", ("benchmarks.leads_and_grids", "--page"), ("docs/leads-and-grids.md",)),

@@ -77,7 +77,8 @@ def check(pool: Pool) -> None:
         want = torch.zeros_like(target)
         want[target_ids.long()] = source[source_ids.long().to(source.device)].to(target.device)
         # As words: memory that nobody wrote may hold what is no number.
-        assert torch.equal(target.view(torch.int32), want.view(torch.int32)), f"{clusters} clusters of {size} moved other blocks than were listed"
+        same = torch.equal(target.view(torch.int32), want.view(torch.int32))
+        assert same, f"{clusters} clusters of {size} moved other blocks than were listed"
 
 
 def beside(sizes: Sizes, pool: Pool, compute: Compute, copy: tuple[int, int, int], us: list[float]) -> Row:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import subprocess
 import tempfile
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 
 import tests.gpu_env  # decides whether Triton interprets, before it is imported
 from benchmarks.gpu.keep import keep
@@ -38,13 +39,16 @@ GPUS = 2
 #: What each process does in a turn; None: it waits.
 Turn = tuple[Case | None, ...]
 Row = dict[str, Any]
+#: One repetition: (begin, end) by the host's clock, bytes, seconds.
+Told = tuple[float, float, float, float]
 #: Seconds that a process waits for the other: pinning and compiling differ.
 PATIENCE_S = 120.0
 
 
 def turns() -> list[Turn]:
     """Each case in one process, in the other, in both; then what differs."""
-    return [turn for case in CASES for turn in ((case, None), (None, case), (case, case))] + list(MIXED)
+    found: list[Turn] = [turn for case in CASES for turn in ((case, None), (None, case), (case, case))]
+    return [*found, *MIXED]
 
 
 def work(rank: int, seconds: float, barrier: Any, out: str) -> None:
@@ -52,7 +56,7 @@ def work(rank: int, seconds: float, barrier: Any, out: str) -> None:
     if has_gpu():
         torch.cuda.set_device(rank)
     bench = Bench(FULL if has_gpu() else TINY)
-    told: list[list[tuple[float, float, int, float]]] = []
+    told: list[list[Told]] = []
     ready: dict[Case, Any] = {}
     for turn in turns():
         case = turn[rank]
@@ -66,9 +70,9 @@ def work(rank: int, seconds: float, barrier: Any, out: str) -> None:
     Path(out, f"{rank}.json").write_text(json.dumps(told))
 
 
-def repeated(once: Any, seconds: float) -> list[tuple[float, float, int, float]]:
+def repeated(once: Any, seconds: float) -> list[Told]:
     """As often as fits into so many seconds, three times at least."""
-    found, start = [], time.perf_counter()
+    found, start = list[Told](), time.perf_counter()
     while len(found) < 3 or time.perf_counter() - start < seconds:
         began = time.perf_counter()
         nbytes, took = once()
@@ -76,7 +80,7 @@ def repeated(once: Any, seconds: float) -> list[tuple[float, float, int, float]]
     return found
 
 
-def rates(told: list[list[tuple[float, float, int, float]]]) -> list[float | None]:
+def rates(told: list[list[Told]]) -> list[float | None]:
     """Median GB/s of each process over what began and ended while all that had work were at it; None without."""
     busy = [one for one in told if one]
     since, until = max(one[0][0] for one in busy), min(one[-1][1] for one in busy)
@@ -90,7 +94,7 @@ def measure(seconds: float) -> list[Row]:
     """Start both processes; a row a turn."""
     barrier = multiprocessing.get_context("spawn").Barrier(GPUS)
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(work, (seconds, barrier, folder), nprocs=GPUS)  # type: ignore[no-untyped-call]
+        spawn(work, (seconds, barrier, folder), nprocs=GPUS)  # type: ignore[no-untyped-call]
         told = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(GPUS)]
     rows = []
     for turn, *own in zip(turns(), *told, strict=True):

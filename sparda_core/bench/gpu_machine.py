@@ -9,7 +9,10 @@ import torch
 
 
 def gpu() -> dict[str, Any] | None:
-    """Name, memory, SMs, driver, CUDA, torch and Triton of the first CUDA device; None where there is none."""
+    """Name, memory, SMs, driver, CUDA, torch and Triton of the first CUDA device; None where there is none.
+
+    host_threads  of torch on the host (OMP_NUM_THREADS): as many gather for engine `cpu-gather`
+    """
     if not torch.cuda.is_available():
         return None
     import triton
@@ -18,7 +21,7 @@ def gpu() -> dict[str, Any] | None:
     return {
         "name": about.name, "memory_bytes": about.total_memory, "sms": about.multi_processor_count,
         "capability": f"{about.major}.{about.minor}", "driver": _driver(), "cuda": torch.version.cuda,
-        "torch": torch.__version__, "triton": triton.__version__,
+        "torch": torch.__version__, "triton": triton.__version__, "host_threads": torch.get_num_threads(),
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -66,6 +67,11 @@ class Prediction:
     def step_s(self) -> float:
         """Mean time of a step, the gap before it included."""
         return sum(self._done.step_ns) / self.steps / 1e9
+
+    @property
+    def median_step_s(self) -> float:
+        """Median time of a step, which is what measurements quote."""
+        return statistics.median(self._done.step_ns) / 1e9
 
     @property
     def steps(self) -> int:

@@ -15,7 +15,21 @@ from sparda_core.bench.lookahead_data import MEDIAN, shares, table_of
 from sparda_core.bench.lookahead_measured import measured_gains
 from sparda_core.bench.lookahead_page import BURSTS, PLACES, filled
 from sparda_core.errors import ConfigError
-from sparda_core.whatif.lookahead import BATCHES, CONTEXTS, HEADLINE, LOCALITY, PAPER, PAYS, SAME, TRACES
+from sparda_core.whatif.lookahead import (
+    AHEAD,
+    BATCHES,
+    CONTEXTS,
+    HEADLINE,
+    LOCALITY,
+    METHODS,
+    PAPER,
+    PAYS,
+    POOLS,
+    SAME,
+    TRACES,
+    machines,
+)
+from sparda_core.whatif.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lookahead.md").read_text()
@@ -44,6 +58,20 @@ def test_the_study_is_whole_and_over_what_the_page_says() -> None:
     # Three pools of a locality, five of each recording.
     assert len(POINTS) == (3 + 5 + 5) * len(machines) * len(CONTEXTS) * len(BATCHES)
     assert len(machines) == 6
+
+
+@pytest.mark.parametrize("machine", sorted(machines()))
+def test_points_of_every_machine_are_what_is_predicted_today(machine: str) -> None:
+    """To four figures of a point, or half a percent where a profile was refitted since."""
+    for context, batch, pool in ((2**17, 16, PAPER), (2**17, 16, "2x lru"), (2**15, 64, "4x lru")):
+        asked = {"trace": LOCALITY, "machine": machine, "context": str(context), "batch": str(batch), "pool": pool}
+        (point,) = [point for point in POINTS if asked.items() <= point.items()]
+        scenario = Scenario(**TRACES[LOCALITY], **machines()[machine], **POOLS[pool], context=context, batch=batch)
+        early, same = (scenario.turned(**METHODS[name]).predict() for name in (AHEAD, SAME))
+        told = f"{asked}: run python -m benchmarks.lookahead --out lookahead"
+        assert float(point["tokens_per_s"]) == pytest.approx(early.tokens_per_s, rel=5e-3), told
+        gain = early.tokens_per_s / same.tokens_per_s
+        assert float(point[f"times {SAME}"]) == pytest.approx(gain, rel=5e-3), told
 
 
 def test_shares_are_counted_from_the_points() -> None:

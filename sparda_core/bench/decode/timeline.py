@@ -21,6 +21,8 @@ from sparda_core.spans import Timeline
 
 #: Steps behind the unprofiled time, and in a timeline.
 PLAIN_STEPS, STEPS = 64, 8
+#: Steps that pass before the first one of a timeline.
+BEFORE = 2 + PLAIN_STEPS
 #: How far the profiled step may be from the unprofiled one; docs/design.md, "Measuring".
 TOLERANCE = 0.03
 #: Kernel of torch.cuda._sleep, launched before every operation of one step: no kernel of ours is called so.
@@ -39,7 +41,7 @@ def graph_timeline(session: GpuSession, *, steps: int = STEPS) -> Timeline:
         raise ConfigError("a timeline of a graph needs a session with graph=True on a CUDA device")
     if machinery.options.copy_launch != "layer":
         raise ConfigError("a timeline of a graph needs copy_launch='layer': one copy of a whole step has no layers")
-    session.run(2)  # captured by now
+    session.run(BEFORE - PLAIN_STEPS)  # captured by now
     plain_s = median(Clock(session).steps(PLAIN_STEPS))
     profiled(lambda: None)  # the profiler's own start takes its time once
 

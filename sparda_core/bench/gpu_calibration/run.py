@@ -90,6 +90,6 @@ def identity_of(sizes: Sizes) -> dict[str, Any]:
 
     about = gpu() or {"name": "none", "torch": torch.__version__}
     return {
-        **{name: about.get(name) for name in ("name", "sms", "driver", "cuda", "torch", "triton")},
+        **{name: about.get(name) for name in ("name", "sms", "driver", "cuda", "torch", "triton", "host_threads")},
         "pool_gib": sizes.pool_bytes / 2**30, "context": sizes.context,
     }

@@ -111,7 +111,9 @@ def read_run(path: Path) -> Run:
             raise RecordingError(f"format={plain['format']!r} must be {FORMAT}")
         run = Run(records=[Record.of(one) for one in plain["records"]], provenance=plain["provenance"])
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as wrong:
-        raise RecordingError(f"{path} is no validation ({wrong})") from wrong
+        beside = (path.parent / RECORDS).is_dir()
+        way_out = f"delete it: the records lie in {path.parent / RECORDS}" if beside else "name another file"
+        raise RecordingError(f"{path} is no validation ({wrong}); {way_out}") from wrong
     if not run.records:
         raise RecordingError(f"{path} holds no cell; draw a list (`sparda validate --draw SEED`), or name another file")
     return run

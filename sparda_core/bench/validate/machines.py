@@ -25,8 +25,8 @@ def profile_name(device: str, place: Path, asked: str | None) -> str:
         return asked
     if device != "cpu":
         return GPU_PROFILE
-    own = place / CPU_PROFILE
-    if not (place.is_dir() and own.exists()):
+    own = (place if place.is_dir() else place.parent) / CPU_PROFILE
+    if not own.exists():
         raise ConfigError(f"{place} holds cells of a CPU and no {CPU_PROFILE} beside them; name one by --profile")
     return str(own)
 

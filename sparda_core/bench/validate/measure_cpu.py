@@ -181,14 +181,15 @@ class CpuRun:
         self, cell: ValidationCell, load: CpuLoad, pair: Combination, samples: Samples, spans: Samples | None,
         profile: Profile,
     ) -> Record:  # fmt: skip
-        timeline = None
+        timeline = timeline_facts = None
         if spans is not None:
+            timeline_facts = CompactFacts.of_steps(spans.facts)
             timeline = self._folder.write_timeline(cell, join_steps(f"measured {cell.key}", spans.timelines))
         shape = pair.shape
         measured = Measured(
             rounds_s=samples.rounds, facts=CompactFacts.of_steps(samples.facts), confirmed=len(samples.facts),
             block_bytes=2.0 * pair.spec.block * shape.head_dim * pair.model.dtype.itemsize,
-            launch="operation by operation on the CPU", timeline=timeline,
+            launch="operation by operation on the CPU", timeline=timeline, timeline_facts=timeline_facts,
         )  # fmt: skip
         record = Record(
             cell=cell, tier=load.tier, stratum=stratum_of(1.0), groups=load.groups, measured=measured,

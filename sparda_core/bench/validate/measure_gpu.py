@@ -14,10 +14,11 @@ import torch
 from sparda_core.bench.decode.cell import Cell
 from sparda_core.bench.decode.measure import Bench, machine_name
 from sparda_core.bench.decode.store import Settings
-from sparda_core.bench.decode.timeline import graph_timeline
+from sparda_core.bench.decode.timeline import BEFORE, graph_timeline
 from sparda_core.bench.validate.background import Background
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.clocks import StepClock, clock_for, mark
+from sparda_core.bench.validate.compact import CompactFacts
 from sparda_core.bench.validate.folder import Folder
 from sparda_core.bench.validate.played import PlayedTrace, differs
 from sparda_core.bench.validate.record import Measured, Record
@@ -231,28 +232,30 @@ class GpuRun:
             size = one.session.machinery.options.copy_size(record.cell.batch)
             kernel = record.cell.offloads and record.cell.engine == "uva"
             shape, spec = one.session.shape, one.session.spec
+            timeline, timeline_facts = self._timeline(one)
             measured = Measured(
                 rounds_s=one.rounds, facts=facts, confirmed=one.confirmed,
                 copy_ctas=size.ctas if kernel else None,
                 copy_in_flight_bytes=size.in_flight_bytes if kernel else None,
                 block_bytes=2.0 * spec.block * shape.head_dim * one.session.machinery.decoder.dtype.itemsize,
                 background_bytes_per_s=sum(one.taken) / len(one.taken) if one.taken else 0.0,
-                launch=one.session.describe()["steps"], timeline=self._timeline(one),
+                launch=one.session.describe()["steps"], timeline=timeline, timeline_facts=timeline_facts,
             )  # fmt: skip
         except Exception as wrong:  # noqa: BLE001 - as above
             return self._refused(record, wrong, failed=True)
         return attrs.evolve(record, measured=measured, identity=self._identity, predicted={})
 
-    def _timeline(self, one: _Opened) -> str | None:
-        """Spans of some further steps, where they are wanted and can be had."""
+    def _timeline(self, one: _Opened) -> tuple[str | None, CompactFacts | None]:
+        """Spans of some further steps and their facts, where they are wanted and can be had."""
         if one.record.cell.key not in self._settings.timelines:
-            return None
+            return None, None
+        facts = one.played.facts(one.made + BEFORE, TIMELINE_STEPS)
         try:
             timeline = graph_timeline(one.session, steps=TIMELINE_STEPS)
         except SpardaError as wrong:
             self._note(f"{one.record.cell.key}: no timeline: {wrong}\n")
-            return None
-        return self._folder.write_timeline(one.record.cell, timeline)
+            return None, None
+        return self._folder.write_timeline(one.record.cell, timeline), facts
 
     def _note(self, line: str) -> None:
         self._bench.note(line)

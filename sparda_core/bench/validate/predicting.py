@@ -161,7 +161,7 @@ def predict_record(record: Record, profile: str | Profile, *, steps: int | None 
     try:
         ready = planned_for(record, profile)
         if measured is not None and measured.confirmed:
-            made[REPLAYED] = figures(ready, spread(measured.facts.step_facts(), steps))
+            made[REPLAYED] = figures(ready, spread(measured.facts.step_facts(), steps), replayed=True)
         if record.cell.device == "cuda":
             made[DRAWN] = figures(ready, drawn_facts(record.cell, profile if isinstance(profile, str) else "h200"))
     except SpardaError as wrong:
@@ -177,14 +177,14 @@ def spread(facts: Sequence[StepFacts], most: int | None) -> Sequence[StepFacts]:
     return [facts[at * len(facts) // most] for at in range(most)]
 
 
-def figures(planned: Planned, facts: Sequence[StepFacts]) -> Predicted:
-    """One prediction as figures."""
+def figures(planned: Planned, facts: Sequence[StepFacts], *, replayed: bool = False) -> Predicted:
+    """One prediction as figures. Of `replayed` facts the median step, as it is measured; of drawn ones the mean."""
     got = planned.predict(facts)
     rests: dict[str, Any] = {"profile": planned.profile.name, "profile_digest": planned.profile.digest}
     if not got.feasible:
         return Predicted(step_s=None, problem=str(got.problem), **rests)
     return Predicted(
-        step_s=got.step_s, transfer_s=got.transfer_s, exposed_s=got.exposed_s,
+        step_s=got.median_step_s if replayed else got.step_s, transfer_s=got.transfer_s, exposed_s=got.exposed_s,
         compute_s=got.timeline.busy_ns(Lane.COMPUTE) / 1e9 / got.steps,
         bound=got.bound, by_kind=got.by_kind, spent=got.spent, **rests,
     )  # fmt: skip

@@ -67,6 +67,7 @@ class Measured:
     launch       how steps were launched, in words
     host_s       host time between a step's pieces, where the host must know lists; None where it need not
     timeline     name of the file beside the records that holds spans of other steps; None where none were taken
+    timeline_facts  of exactly those steps, in order; None in records of before they were kept
     """
 
     rounds_s: tuple[tuple[float, ...], ...] = attrs.field(converter=_rounds)
@@ -79,6 +80,7 @@ class Measured:
     launch: str = ""
     host_s: float | None = None
     timeline: str | None = None
+    timeline_facts: CompactFacts | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.rounds_s or not all(self.rounds_s):
@@ -117,7 +119,9 @@ class Measured:
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
         """The measurement that `to_plain` was taken of."""
-        return cls(**{**plain, "facts": CompactFacts(**plain["facts"])})
+        known = {name: plain.get(name) for name in ("facts", "timeline_facts")}
+        facts = {name: told if told is None else CompactFacts(**told) for name, told in known.items()}
+        return cls(**{**plain, **facts})
 
 
 @attrs.frozen(kw_only=True)

@@ -6,16 +6,16 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
-import numpy as np
 
 from sparda_core.bench.decode.bars import Bar
+from sparda_core.bench.validate.summary import ninth_decile
 from sparda_core.bench.verdict.judged import ORDER, OVERLAPPED, REPLAY, Judged, Verdict
 from sparda_core.simulator.step_models import FULL, LONGER
 
-#: Of absolute errors. The ninth decile lies between two cells where it must, in proportion.
+#: Of absolute errors.
 STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
-    "p90": lambda errors: float(np.quantile(errors, 0.9)),
+    "p90": ninth_decile,
     "max": max,
 }
 

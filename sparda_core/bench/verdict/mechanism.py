@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from sparda_core.bench.decode.bars import Bar
 from sparda_core.bench.verdict.judged import Judged, Part
 from sparda_core.bench.verdict.limits import JudgedBar
-from sparda_core.bench.verdict.parts import BANDWIDTH, COPY_ALONE, COPY_BESIDE, EXPOSED, SLOWDOWN
+from sparda_core.bench.verdict.parts import (
+    BANDWIDTH,
+    COPY_ALONE,
+    COPY_BESIDE,
+    EXPOSED,
+    FARTHEST,
+    SLOWDOWN,
+    exposed_excess,
+)
 
-#: An exposed wait is right within this share, or within so many seconds.
-EXPOSED_SHARE, EXPOSED_S = 0.10, 5e-6
 
-
-def exposed_excess(part: Part) -> float:
-    """How far off a wait is, in units of what is allowed: at most 1 is right."""
-    return abs(part.predicted - part.measured) / max(EXPOSED_SHARE * part.measured, EXPOSED_S)
+def _wait(part: Part) -> float:
+    return exposed_excess(part.measured, part.predicted)
 
 
 #: Part -> (what its bar is called, how far off one is, how far it may be).
@@ -24,7 +28,8 @@ _BARS: Mapping[str, tuple[str, Callable[[Part], float], float]] = {
     COPY_ALONE: (f"{COPY_ALONE}: most error", lambda part: abs(part.error or 0.0), 0.05),
     COPY_BESIDE: (f"{COPY_BESIDE}: most error", lambda part: abs(part.error or 0.0), 0.05),
     SLOWDOWN: (f"{SLOWDOWN}: most difference", lambda part: abs(part.error or 0.0), 0.03),
-    EXPOSED: (f"{EXPOSED}: most error over the larger of 10 % and 5 us", exposed_excess, 1.0),
+    EXPOSED: (f"{EXPOSED}: most error over the larger of 10 % and 5 us", _wait, 1.0),
+    FARTHEST: (f"{FARTHEST}: most error over the larger of 10 % and 5 us", _wait, 1.0),
 }
 
 

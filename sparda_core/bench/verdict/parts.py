@@ -16,6 +16,7 @@ from sparda_core.bench.validate.predicting import spread
 from sparda_core.bench.validate.record import Record
 from sparda_core.bench.verdict.judged import Part
 from sparda_core.bench.verdict.make import Ready
+from sparda_core.errors import RecordingError
 from sparda_core.facts import StepFacts
 from sparda_core.plan import Kind, Lane, Op
 from sparda_core.simulator.alone import alone_s
@@ -25,8 +26,11 @@ from sparda_core.spans import Timeline
 from sparda_core.work import Work
 
 BANDWIDTH, EXPOSED, SLOWDOWN = "copy bandwidth while copying", "exposed wait of a mean layer", "slowdown beside copies"
+FARTHEST = "exposed wait of the layer that is farthest off"
 COMPUTE, COPYING, HIDDEN = "compute lane at work", "copies at work", "hidden share of copies"
 COPY_ALONE, COPY_BESIDE = "copy bandwidth, alone", "copy bandwidth, beside compute that never ends"
+#: An exposed wait is right within this share, or within so many seconds.
+EXPOSED_SHARE, EXPOSED_S = 0.10, 5e-6
 #: Kinds that others launch along are told with them: a row of a bench may have both under either name.
 _FUSED = {str(Kind.ENTRIES): str(Kind.PROJECT), str(Kind.APPEND): str(Kind.PROJECT), "select": "select and diff",
           str(Kind.DIFF): "select and diff"}  # fmt: skip
@@ -47,17 +51,19 @@ class TimelineParts:
         real = self.folder.timeline(record)
         if real is None or record.measured is None or not ready.replay:
             return []
-        steps = len(step_numbers(real))
-        facts = spread(ready.replay, steps)
-        ideal, plan, measured = ready.run(facts).timeline, ready.planned.plan, record.measured
+        measured, plan, rows = record.measured, ready.planned.plan, record.cell.batch
+        own = timeline_facts(record, real)
+        facts = own or spread(ready.replay, len(step_numbers(real)))
+        ideal = ready.run(facts).timeline
         moved = sum(float(one.misses.sum()) for one in facts) / len(facts) * measured.block_bytes
-        rows = record.cell.batch
-        seen = step_figures(real, plan, rows=rows, moved_bytes=measured.moved_bytes)
+        seen = step_figures(real, plan, rows=rows, moved_bytes=moved if own else measured.moved_bytes)
         told = step_figures(ideal, plan, rows=rows, moved_bytes=moved)
         quiet = self._alone(record)
         slower = None if quiet is None else slowdown_beside_copies(real, quiet)
         free = ready.run(facts, NO_CONTENTION).timeline
-        return [*_figure_parts(seen, told), *_slowdown(slower, slowdown_beside_copies(ideal, free))]
+        # Layers miss unequally: other steps' facts say nothing of a single one.
+        layers = _farthest(seen, told) if own else ()
+        return [*_figure_parts(seen, told), *layers, *_slowdown(slower, slowdown_beside_copies(ideal, free))]
 
     def _alone(self, record: Record) -> Timeline | None:
         """The timeline of a record in which compute has no copy beside it, under the same load."""
@@ -89,6 +95,32 @@ def _figure_parts(seen: StepFigures, told: StepFigures) -> Iterator[Part]:
         predicted = _grouped(told.by_kind).get(kind)
         if predicted and spent:
             yield Part(name=kind, unit="s", measured=spent, predicted=predicted)
+
+
+def timeline_facts(record: Record, real: Timeline) -> Sequence[StepFacts]:
+    """Facts of the steps of a record's timeline; none where they were not kept.
+
+    Raises RecordingError where they are not of as many steps.
+    """
+    kept = None if record.measured is None else record.measured.timeline_facts
+    if kept is None:
+        return ()
+    steps = len(step_numbers(real))
+    if kept.steps != steps:
+        raise RecordingError(f"the timeline of {record.cell.key!r} has {steps} steps, its facts are of {kept.steps}")
+    return kept.step_facts()
+
+
+def exposed_excess(measured: float, predicted: float) -> float:
+    """How far off an exposed wait is, in units of what is allowed: at most 1 is right."""
+    return abs(predicted - measured) / max(EXPOSED_SHARE * measured, EXPOSED_S)
+
+
+def _farthest(seen: StepFigures, told: StepFigures) -> Iterator[Part]:
+    waits = [(seen_s, told.exposed_by_layer.get(layer, 0.0)) for layer, seen_s in seen.exposed_by_layer.items()]
+    if waits:
+        measured, predicted = max(waits, key=lambda pair: exposed_excess(*pair))
+        yield Part(name=FARTHEST, unit="s", measured=measured, predicted=predicted)
 
 
 def _slowdown(measured: float | None, predicted: float | None) -> Iterator[Part]:

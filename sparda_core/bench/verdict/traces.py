@@ -12,6 +12,7 @@ from sparda_core.bench.validate.folder import Folder
 from sparda_core.bench.validate.predicting import spread
 from sparda_core.bench.validate.record import Record
 from sparda_core.bench.verdict.make import ready_of
+from sparda_core.bench.verdict.parts import timeline_facts
 from sparda_core.files import make_folder
 from sparda_core.simulator.observe import traced
 from sparda_core.simulator.profile import Profile
@@ -24,14 +25,16 @@ STEPS = 4
 
 
 def trace_of(record: Record, real: Timeline, profile: str | Profile) -> tuple[TraceSource, TraceSource]:
-    """A record's measured timeline and its prediction on the same tracks; of as many steps, of the record's own facts.
+    """A record's measured timeline and its prediction on the same tracks, of as many steps.
 
-    The facts are those of other steps than the spans': of the same rows, a few steps before or after.
+    Predicted from the facts of these steps; where they were not kept, from the record's own: of the same rows, a few
+    steps before.
     """
     ready = ready_of(record, profile)
     numbers = step_numbers(real)[:STEPS]
     kept = attrs.evolve(real, label=f"measured {record.cell.key}", spans=[s for s in real.spans if s.step in numbers])
-    got = ready.planned.predict(spread(ready.replay or ready.facts, len(numbers)))
+    own = timeline_facts(record, real)[: len(numbers)]
+    got = ready.planned.predict(own or spread(ready.replay or ready.facts, len(numbers)))
     return (
         TraceSource(timeline=kept, plan=ready.planned.plan, origin=Origin.MEASURED, notes=dict(record.identity)),
         traced(got, label=f"predicted {record.cell.key} on {ready.planned.profile.name}"),

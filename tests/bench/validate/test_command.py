@@ -109,6 +109,7 @@ class CutRun:
 
     def run(self) -> Any:
         blank = read_run(DATA / "tiny-cpu.json").records[0].measured
+        assert blank is not None
         self._folder.write(attrs.evolve(self.so_far[0], measured=attrs.evolve(blank, timeline=None)))
         raise KeyboardInterrupt
 

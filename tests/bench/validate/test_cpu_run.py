@@ -63,8 +63,12 @@ def test_every_cell_is_measured_and_replayed_and_a_second_run_keeps_them(tmp_pat
         link = 0.025 if record.tier == "slope" else 0.05
         assert record.cell.link_gb_s == (link if record.cell.offloads else None)
     traced = [record for record in found if record.tier == "interpolated"]
-    timelines = [Folder(tmp_path).timeline(record) for record in traced]
-    assert all(timeline is not None and timeline.spans for timeline in timelines)
+    for record in traced:
+        timeline = Folder(tmp_path).timeline(record)
+        assert timeline is not None
+        assert record.measured is not None
+        assert record.measured.timeline_facts is not None
+        assert record.measured.timeline_facts.steps == len({span.step for span in timeline.spans})
     assert run(tmp_path) == found
     assert {record.cell.key for record in read_run(tmp_path).records} == {record.cell.key for record in found}
 

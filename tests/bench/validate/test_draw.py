@@ -21,7 +21,7 @@ from sparda_core.bench.validate.pools import (
     fits,
 )  # fmt: skip
 from sparda_core.bench.validate.predicting import scenario_of
-from sparda_core.bench.validate.record import Record
+from sparda_core.bench.validate.record import Record, stratum_of
 from sparda_core.errors import ConfigError
 
 
@@ -95,6 +95,7 @@ def test_the_list_that_is_shipped_meets_the_quotas() -> None:
     run = shipped_cells()
     check_quotas(run)
     assert all(record.measured is None for record in run.records)
+    assert all(record.stratum == stratum_of(record.ratio or 0.0) for record in run.records)
     assert run.provenance["seed"] == 2026
     assert run.provenance["fits"]
 

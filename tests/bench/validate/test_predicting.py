@@ -25,6 +25,7 @@ from sparda_core.bench.validate.predicting import (
     spread,
 )  # fmt: skip
 from sparda_core.bench.validate.record import DRAWN, REPLAYED, Measured, Record
+from sparda_core.bench.verdict.make import judge_record
 from sparda_core.errors import ConfigError, RecordingError
 from sparda_core.simulator.profile_file import load_profile
 from sparda_core.whatif.point import facts_of, plan_of
@@ -96,6 +97,21 @@ def test_recorded_facts_are_replayed_and_a_spread_of_them_stands_for_all() -> No
     got = predict_record(Record(cell=CELL, tier="axis", stratum="link", measured=measured), "h200", steps=2)
     assert got.predicted[REPLAYED].step_s == pytest.approx(got.predicted[DRAWN].step_s, rel=1e-3)
     assert spread([*map(str, range(10))], 3) == ["0", "3", "6"]  # type: ignore[list-item, comparison-overlap]
+
+
+def test_the_command_and_the_report_replay_one_median_step() -> None:
+    """As steps are measured. One step of three that misses much moves a mean."""
+    (fact,) = drawn_facts(CELL, "h200")[:1]
+    steps = [attrs.evolve(fact, misses=fact.misses * by, late=fact.late * 0) for by in (0, 0, 1)]
+    measured = Measured(
+        rounds_s=((7e-3,) * 3,), facts=CompactFacts.of_steps(steps), confirmed=3, block_bytes=32768.0
+    )  # fmt: skip
+    made = Record(cell=CELL, tier="axis", stratum="link", measured=measured)
+    told = predict_record(made, "h200").predicted[REPLAYED]
+    assert told.step_s == judge_record(made, "h200").replayed_s
+    each = [planned_of(CELL, "h200").predict([one]).step_s for one in steps]
+    assert each[0] == each[1] < each[2]
+    assert told.step_s == pytest.approx(each[0], rel=1e-6)
 
 
 def test_another_stream_on_the_link_slows_what_waits_for_it() -> None:

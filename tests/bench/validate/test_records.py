@@ -89,8 +89,13 @@ def test_a_folder_without_records_and_a_broken_document_say_so(tmp_path: Path) -
     with pytest.raises(RecordingError, match="no record"):
         read_run(tmp_path)
     (tmp_path / "all.json").write_text("{}")
-    with pytest.raises(RecordingError, match=r"all\.json is no validation"):
+    with pytest.raises(RecordingError, match=r"all\.json is no validation .*; name another file"):
         read_run(tmp_path / "all.json")
+    Folder(tmp_path).write(RECORD)
+    with pytest.raises(RecordingError, match=r"all\.json is no validation .*; delete it: the records lie in .*cells"):
+        read_run(tmp_path / "all.json")
+    (tmp_path / "all.json").unlink()
+    assert read_run(tmp_path).records == (RECORD,)
 
 
 def test_a_timeline_lies_beside_its_record(tmp_path: Path) -> None:
@@ -103,6 +108,9 @@ def test_a_timeline_lies_beside_its_record(tmp_path: Path) -> None:
     assert folder.timeline(with_it) == timeline
     (tmp_path / "timelines" / name).write_text("[]")
     with pytest.raises(RecordingError, match="no timeline"):
+        folder.timeline(with_it)
+    (tmp_path / "timelines" / name).unlink()
+    with pytest.raises(RecordingError, match=r"is missing, the timeline of .*; measure its cell again"):
         folder.timeline(with_it)
 
 

@@ -12,7 +12,8 @@ from sparda_core.bench.validate.compact import CompactFacts
 from sparda_core.bench.validate.decided import decisions
 from sparda_core.bench.validate.folder import Run
 from sparda_core.bench.validate.record import Measured, Predicted, Record
-from sparda_core.bench.validate.summary import errors, quantile
+from sparda_core.bench.validate.summary import errors, ninth_decile
+from sparda_core.bench.verdict.limits import STATISTICS
 
 FACTS = CompactFacts(
     layers=1, batch=8, kv_heads=2, budget=96, slots=96, lengths=(4097,), selected=(64,), opened=(0,), misses=((50,),)
@@ -28,10 +29,17 @@ def record(step_s: float, predicted_s: float | None, *groups: str, tier: str = "
     )  # fmt: skip
 
 
-def test_quantiles_are_values_that_were_measured() -> None:
-    assert quantile([3.0, 1.0, 2.0], 0.9) == 3.0
-    assert quantile([float(n) for n in range(1, 11)], 0.9) == 9.0
-    assert quantile([5.0], 0.5) == 5.0
+def test_the_ninth_decile_lies_between_two_values_in_proportion() -> None:
+    assert ninth_decile([3.0, 1.0, 2.0]) == pytest.approx(2.8)
+    assert ninth_decile([float(n) for n in range(1, 12)]) == 10.0
+    assert ninth_decile([5.0]) == 5.0
+
+
+def test_the_command_and_the_report_tell_one_ninth_decile() -> None:
+    values = [0.01, 0.02, 0.03, 0.2]
+    rows = errors([record(0.01 * (1 + error), 0.01, batch=n) for n, error in enumerate(values, 1)])
+    whole = next(row for row in rows if row["stratum"] is None)
+    assert whole["p90"] == pytest.approx(STATISTICS["p90"](values)) == pytest.approx(0.149)
 
 
 def test_errors_are_told_by_tier_and_stratum_and_what_has_none_is_counted() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sparda_core.bench.verdict.judged import HOST, MANY_CTAS, OVERLAPPED, Judged, Part, Verdict, read_verdict
 from sparda_core.bench.verdict.limits import ALL, GPU_LIMITS, HALVED, JudgedBar, judge, limits_of
 from sparda_core.bench.verdict.mechanism import judge_parts
-from sparda_core.bench.verdict.parts import BANDWIDTH, COPY_ALONE, EXPOSED, SLOWDOWN
+from sparda_core.bench.verdict.parts import BANDWIDTH, COPY_ALONE, EXPOSED, FARTHEST, SLOWDOWN
 from sparda_core.errors import RecordingError
 from sparda_core.simulator.step_models import LONGER
 from tests.bench.verdict.cells import judged, verdict
@@ -89,6 +89,7 @@ def test_a_cpu_has_bars_of_its_own() -> None:
         (BANDWIDTH, "B/s", 40e9, 41.9e9, 42.1e9), (COPY_ALONE, "B/s", 40e9, 38.1e9, 37.9e9),
         (SLOWDOWN, "1", 1.10, 1.129, 1.131), (EXPOSED, "s", 20e-6, 24.9e-6, 25.1e-6),
         (EXPOSED, "s", 200e-6, 219e-6, 221e-6), (EXPOSED, "s", 0.0, 4.9e-6, 5.1e-6),
+        (FARTHEST, "s", 200e-6, 181e-6, 179e-6),
     ],
 )  # fmt: skip
 def test_parts_have_bars_of_their_own(name: str, unit: str, measured: float, right: float, wrong: float) -> None:

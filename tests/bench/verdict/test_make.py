@@ -16,9 +16,9 @@ from sparda_core.bench.validate.folder import Folder, Run, write_run
 from sparda_core.bench.validate.record import Measured, Record
 from sparda_core.bench.verdict import run
 from sparda_core.bench.verdict.hidden import hidden_table
-from sparda_core.bench.verdict.judged import HOST, read_verdict
+from sparda_core.bench.verdict.judged import HOST, Part, read_verdict
 from sparda_core.bench.verdict.make import judge_record, ready_of
-from sparda_core.bench.verdict.parts import BANDWIDTH, COPY_ALONE, EXPOSED, SLOWDOWN
+from sparda_core.bench.verdict.parts import BANDWIDTH, COPY_ALONE, EXPOSED, FARTHEST, SLOWDOWN
 from sparda_core.cli.main import main
 from sparda_core.errors import ConfigError
 from sparda_core.simulator.profile_file import load_profile
@@ -112,6 +112,32 @@ def test_parts_of_timelines_are_right_where_the_machine_is_and_off_by_what_it_is
     assert early[SLOWDOWN].measured == pytest.approx(early[SLOWDOWN].predicted, abs=0.02)
     assert early[SLOWDOWN].predicted > 1.03
     assert SLOWDOWN not in by_runtime["offload-sync"]
+    assert FARTHEST not in early, "of which layer missed how much nothing was kept"
+
+
+def with_layers(stored: Path, misses: list[list[int]]) -> tuple[dict[str, Part], str | None]:
+    """Parts of the synchronous cell, whose traced step is told to have missed this, and why there are none."""
+    (made,) = [one for one in run.read_source(stored).run.records if one.cell.runtime == "offload-sync"]
+    assert made.measured is not None
+    facts = attrs.evolve(made.measured.facts, misses=misses, **{
+        name: getattr(made.measured.facts, name) * len(misses) for name in ("lengths", "selected", "opened")
+    })  # fmt: skip
+    Folder(stored).write(attrs.evolve(made, measured=attrs.evolve(made.measured, timeline_facts=facts)))
+    found = run.make_verdict(run.read_source(stored), load_profile("h200"), asked="h200")
+    (cell,) = [one for one in found.cells if one.of.runtime == "offload-sync"]
+    return {part.name: part for part in cell.parts}, cell.problem
+
+
+def test_layers_are_judged_one_by_one_where_the_facts_of_the_traced_steps_are_kept(stored: Path) -> None:
+    """The stored step missed 300 in every layer; facts that put 100 more into one layer make that one wrong."""
+    same, _ = with_layers(stored, [[0] + [300] * 31])
+    assert same[FARTHEST].measured == pytest.approx(1.1 * same[FARTHEST].predicted, rel=2e-3)
+    other, _ = with_layers(stored, [[0] + [300] * 9 + [400] + [300] * 21])
+    assert other[FARTHEST].predicted > 1.1 * other[FARTHEST].measured
+    assert other[EXPOSED].predicted < other[EXPOSED].measured
+    none, why = with_layers(stored, [[0] + [300] * 31] * 2)
+    assert none == {}
+    assert "has 1 steps, its facts are of 2" in str(why)
 
 
 def test_rows_of_the_decode_bench_tell_parts_that_were_timed_alone(decode: Path) -> None:
@@ -138,6 +164,11 @@ def test_cells_come_in_the_order_of_their_document_and_a_cpu_s_need_its_profile(
     assert source.device == "cpu"
     with pytest.raises(ConfigError, match=r"holds cells of a CPU and no cpu-profile\.toml beside them"):
         run.profile_of(source, cpu, None)
+    beside = tmp_path / "cpu-profile.toml"
+    beside.write_bytes(cpu.with_name("tiny-cpu-profile.toml").read_bytes())
+    document = tmp_path / "validation.json"
+    document.write_bytes(cpu.read_bytes())
+    assert run.profile_of(source, tmp_path, None) == run.profile_of(source, document, None) == load_profile(beside)
 
 
 def test_hidden_shares_are_of_three_cells_under_one_load() -> None:

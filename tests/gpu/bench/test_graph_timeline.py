@@ -38,7 +38,15 @@ def test_every_operation_of_a_captured_step_has_its_span(
     with opened(selector, runtime) as session:
         session.prefill(session.add(), prompt(90))
         session.run(1)
+        made, run = list[int](), session.run
+
+        def counted(steps: int) -> None:
+            made.append(steps)
+            run(steps)
+
+        monkeypatch.setattr(session, "run", counted)
         found = timeline.graph_timeline(session, steps=3)
+        assert sum(made) == timeline.BEFORE + 3, "who has a trace tells the steps of the spans by this"
         assert {(span.step, span.name) for span in found.spans} == {
             (step, op.name) for step in range(3) for op in session.plan
         }

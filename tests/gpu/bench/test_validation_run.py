@@ -14,6 +14,7 @@ from tests.gpu_env import DEVICE  # decides for the process whether kernels are 
 from sparda_core import shapes  # isort: skip
 from sparda_core.bench.decode import cell as decode_cells
 from sparda_core.bench.decode.measure import Bench
+from sparda_core.bench.decode.timeline import BEFORE
 from sparda_core.bench.validate import measure_gpu
 from sparda_core.bench.validate.cell import ValidationCell
 from sparda_core.bench.validate.folder import read_run
@@ -25,6 +26,7 @@ from sparda_core.errors import CapacityError, ConfigError
 from sparda_core.runtimes.gpu.options import GpuOptions
 from sparda_core.runtimes.gpu.session import GpuSession
 from sparda_core.shapes import BlockSpec, ModelShape
+from sparda_core.spans import Timeline
 
 SHAPE = ModelShape(
     name="small", layers=2, hidden=64, ffn=96, q_heads=4, kv_heads=2, head_dim=32, vocab=61, context=2048
@@ -87,6 +89,27 @@ def test_cells_are_measured_in_turns_and_their_facts_are_the_devices(tmp_path: P
     assert all(row[0] == 0 for row in early.facts.misses), "the first layer is resident where a lead is known"
     assert early.block_bytes == 2 * 64 * 32 * (2 if DEVICE.type == "cuda" else 4)
     assert {record.cell.key for record in read_run(tmp_path).records} == {record.cell.key for record in records}
+
+
+def test_facts_of_a_timeline_are_those_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for the profiler: as many steps as pass before it, then those of the timeline, whose counts are read."""
+    counted: list[list[int]] = []
+
+    def traced(session: GpuSession, *, steps: int) -> Timeline:
+        session.run(BEFORE)
+        for _ in range(steps):
+            session.run(1)
+            counted.append(np.asarray(session.last_facts().misses).sum((1, 2)).tolist())
+        return Timeline(label="stood for", spans=[])
+
+    monkeypatch.setattr(measure_gpu, "graph_timeline", traced)
+    one = listed(churn=0.4)
+    (found,) = run_of([one], tmp_path, attrs.evolve(SETTINGS, timelines=(one.cell.key,))).run()
+    assert found.measured is not None
+    assert found.measured.timeline_facts is not None
+    assert [list(step) for step in found.measured.timeline_facts.misses] == counted
+    assert len({tuple(step) for step in counted}) > 1, "steps that miss alike would prove nothing"
+    assert found.measured.timeline_facts.lengths[0] == found.measured.facts.lengths[-1] + 1 + BEFORE + 1
 
 
 def test_a_run_that_goes_on_measures_only_what_is_missing_and_takes_the_new_reasons(tmp_path: Path) -> None:

@@ -65,6 +65,31 @@ def test_every_section_measures_something_and_the_file_reads_back(tmp_path: Path
     assert told[-1] == ("calibration: sections", len(SECTIONS), len(SECTIONS))
 
 
+def test_a_calibration_that_is_cut_keeps_whole_sections_and_measures_the_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def section(self: Measuring, name: str) -> list[dict[str, str]]:
+        asked.append(name)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return [{"what": name}]
+
+    monkeypatch.setattr(Measuring, "_section", section)
+    path = tmp_path / "mine.samples.json"
+    with pytest.raises(KeyboardInterrupt):
+        Measuring(TINY, lambda *_: None).run(SampleFile(path, identity_of(TINY), {}))
+    kept = read_samples(path)
+    assert tuple(kept.sections) == SECTIONS[:3]
+    assert kept.missing == SECTIONS[3:]
+    file = SampleFile(path, identity_of(TINY), {})
+    file.samples = kept
+    Measuring(TINY, lambda *_: None).run(file)
+    assert tuple(asked) == (*SECTIONS[:4], *SECTIONS[3:])
+    assert tuple(read_samples(path).sections) == SECTIONS
+
+
 @pytest.mark.gpu
 def test_all_gpus_of_a_machine_copy_at_once(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
