@@ -79,13 +79,13 @@ CAUSES = (
     Cause(
         what="copies beside compute", shows="steps that the link binds and that overlap",
         seen=_where(lambda cell: cell.stratum == "link" and cell.overlaps),
-        known="beside attention of three thread blocks an SM (24, 28, 56, 112 rows) copies crawl, beside that of two "
-        "(16, 64, 128 rows) they do not: told so, with one rate for all such grids, from copies that came late; 24 "
-        "rows by themselves ask for half as much again, their steps stay 3 to 4 % too slow",
+        known="beside attention of which some SM holds three thread blocks copies crawl, beside that of two they do "
+        "not: told so, by copies that a graph forks, with one rate for all grids of three; a quarter of what these do "
+        "is left unsaid. Small kernels take a little longer beside any copy, which nothing tells",
     ),
     Cause(
         what="feed-forward", shows="every step", seen=_part("mlp, alone"),
-        known="told by rows; the session in which it was timed had a memory 2 to 3 % slower than these steps'",
+        known="told by rows, of one session; memory gives 2 to 3 % more or less in another",
     ),
     Cause(
         what="output's product", shows="every step", seen=_part("output, alone"),
