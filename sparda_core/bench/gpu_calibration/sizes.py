@@ -57,7 +57,7 @@ class Sizes:
     forked_rows: tuple[int, ...] = (16, 64)
     forked_few: tuple[int, ...] = (16, 64)
     forked_cuts: tuple[tuple[int, int], ...] = ()
-    forked_us: float = 120.0
+    forked_us: float = 400.0
     forked_layers: int = 4
     forked_repeats: int = 3
     alone: tuple[Copy, ...]
