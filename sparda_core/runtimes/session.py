@@ -25,8 +25,9 @@ from sparda_core.runtimes.executor import Executor
 from sparda_core.runtimes.forecasts import check_forecast
 from sparda_core.runtimes.prefill_chunk import ChunkState, PrefillChunk
 from sparda_core.runtimes.row_session import RowSession
-from sparda_core.runtimes.session_options import ComputeThreads, SessionOptions, compute_threads, cores
+from sparda_core.runtimes.session_options import SessionOptions, compute_threads, cores
 from sparda_core.runtimes.snapshot import PromptQueries, RowSnapshot
+from sparda_core.runtimes.threads import ComputeThreads, start_numba
 from sparda_core.runtimes.tiers import Tiers
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec
@@ -60,6 +61,7 @@ class CpuSession(RowSession):
         self._timeline = options.timeline
         self._queries = PromptQueries(options.keep_queries)
         self._tick = 0
+        start_numba()
         self._threads = ComputeThreads(options.threads or compute_threads())
         self._prefill_threads = ComputeThreads(options.threads or cores())
         self._lane = CopyLane(link_bytes_per_s=options.link_bytes_per_s) if runtime.offloads else None

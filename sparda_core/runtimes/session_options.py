@@ -1,20 +1,16 @@
-"""Options of a CPU session, and the threads its compute lane runs on."""
+"""Options of a CPU session, and how many threads its compute lane runs on."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
-import numba
-import torch
 
 from sparda_core.errors import ConfigError
 from sparda_core.runtimes.keywords import from_keywords
-
-_Made = TypeVar("_Made")
 
 
 def cores() -> int:
@@ -73,29 +69,3 @@ class SessionOptions:
     def of(cls, **options: Any) -> SessionOptions:
         """Build from keywords; raises ConfigError for an unknown one."""
         return from_keywords(cls, "CPU", options)
-
-
-class ComputeThreads:
-    """Threads of torch and numba while a piece of work runs; what was set before is put back."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = (threads, min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-
-    def run(self, work: Callable[[], _Made]) -> _Made:
-        """What `work` returns, made with these threads."""
-        before = (torch.get_num_threads(), numba.get_num_threads())
-        # Neither `with` nor a function of ours after `finally:`, since a signal that comes in as it begins skips it.
-        try:
-            _set_threads(*self._threads)
-            return work()
-        finally:
-            try:
-                _set_threads(*before)
-            except BaseException:
-                _set_threads(*before)
-                raise
-
-
-def _set_threads(of_torch: int, of_numba: int) -> None:
-    torch.set_num_threads(of_torch)
-    numba.set_num_threads(of_numba)

@@ -14,7 +14,7 @@ from sparda_core.models.model import Model
 from sparda_core.models.tiny import tiny_model
 from sparda_core.registry import RUNTIMES, SELECTORS
 from sparda_core.runtime import Runtime, Session
-from sparda_core.runtimes.session_options import ComputeThreads
+from sparda_core.runtimes.threads import ComputeThreads
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, ModelShape, check_integer
 from sparda_core.testing.law import LawBroken, Verdict, told

@@ -9,7 +9,7 @@ import attrs
 
 from sparda_core.errors import ConfigError
 from sparda_core.registry import SELECTORS
-from sparda_core.runtimes.session_options import ComputeThreads
+from sparda_core.runtimes.threads import ComputeThreads
 from sparda_core.selector import Selector
 from sparda_core.shapes import check_integer
 from sparda_core.testing.law import Law, LawBroken, Verdict, chosen_laws, told

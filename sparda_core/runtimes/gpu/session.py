@@ -32,6 +32,7 @@ from sparda_core.runtimes.gpu.sampling_bounds import SEEDS
 from sparda_core.runtimes.gpu.tiers import short_of_memory
 from sparda_core.runtimes.planner import check_mode
 from sparda_core.runtimes.snapshot import RowSnapshot
+from sparda_core.runtimes.threads import start_numba
 from sparda_core.selector import Selector
 from sparda_core.shapes import BlockSpec, check_integer
 
@@ -50,6 +51,7 @@ class GpuSession(LastStep):
         memory for `options.places` rows cannot be had.
         """
         super().__init__()
+        start_numba()
         decoder = getattr(model, "decoder", model)
         check_forecast(decoder, selector)
         if decoder.has_forecast and "forecast" not in selector.needs:
