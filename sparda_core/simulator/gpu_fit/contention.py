@@ -2,9 +2,10 @@
 
 Each number is fitted where nothing else plays a part, and by the simulator itself: it is the value with which the
 simulator plays what was measured. The copy engine holds no SM: it says what a byte takes of memory. Two thread blocks
-find SMs that products leave, wherever they lie: they say what bytes in flight drag. The fewest that do not say what a
-wave costs. Both are told by copies that a graph forks beside a step's own products; what a wave costs at more rows
-than these were forked at, by copies that were there when the products of another layer began.
+find SMs that products leave, wherever they lie: they say what bytes in flight drag, a small number, told where graphs
+with and without a copy were run in turn. The fewest that do not say what a wave costs: of copies that a graph forks
+beside a step's own products, and at more rows than these were forked at of copies that were there when the products of
+another layer began.
 """
 
 from __future__ import annotations
@@ -67,15 +68,17 @@ def fit_contention(profile: GpuProfile, samples: Samples) -> GpuProfile:
     Raises ProfileError where the rows that they are fitted to are missing.
     """
     profile = _weight(profile, _few([_there(row) for row in samples.rows("beside products", co="engine", first=False)]))
-    beside = _forked(profile, samples)
-    free = _few([point for point in beside if point.ctas == FREE and point.in_flight == WHOLE_KIB * KIB])
-    if not free:
+    two = samples.rows("beside products", co="gather", ctas=FREE, in_flight_kib=WHOLE_KIB)
+    free = _few([_there(row) for row in two])
+    more = _forked(profile, samples)
+    if not more:
         raise ProfileError(
-            f"samples: section 'forked' has no {FREE} x {WHOLE_KIB} KiB that products outlast; measure it again"
+            f"samples: section 'forked' has no copy of more than {FREE} thread blocks that products outlast; measure "
+            "it again"
         )
-    most = max(point.rows for point in beside)
+    most = max(point.rows for point in more)
     first = [_there(row) for row in _measures(samples) if row["first"] and row["rows"] > most]
-    waves = [point for point in (*beside, *first) if point.ctas > FREE]
+    waves = [*more, *(point for point in first if point.ctas > FREE)]
     found = [_waves(_drag(profile, free, many * WHOLE_KIB * KIB), waves) for many in (2, 4, 8)]
     off = [_misfit(one, _few(waves)) for one in found]
     # The fewest bytes that say it.
@@ -83,6 +86,7 @@ def fit_contention(profile: GpuProfile, samples: Samples) -> GpuProfile:
 
 
 def _forked(profile: GpuProfile, samples: Samples) -> list[Point]:
+    """Products beside copies of more thread blocks than cost no wave."""
     assert profile.uva is not None
     return [
         Point(
@@ -90,7 +94,7 @@ def _forked(profile: GpuProfile, samples: Samples) -> list[Point]:
             product_s=one.seen.alone_s / (one.row["times"] * len(one.row["ops"])),
             plays=functools.partial(_played, one.row, one.copy),
         )
-        for one in forked(samples, "products", profile.uva.ceiling_bytes_per_s.value)
+        for one in forked(samples, "products", profile.uva.ceiling_bytes_per_s.value) if one.copy.ctas > FREE
     ]  # fmt: skip
 
 
@@ -205,7 +209,7 @@ def _with_waves(profile: GpuProfile, share: dict[int, float], points: dict[int, 
     told = _told(points[tokens] for tokens in sorted(points))
     waves = WaveShare(
         tokens=tuple(map(float, sorted(share))), share=tuple(rounded(share[tokens]) for tokens in sorted(share)),
-        source=f"products beside copies placed first, {', '.join(copies)}: {told} rows", basis=Basis.MEASURED,
+        source=f"products beside {', '.join(copies)}: {told} rows", basis=Basis.MEASURED,
         took_s=tuple(rounded(points[tokens].product_s) for tokens in sorted(points)),
     )  # fmt: skip
     return attrs.evolve(profile, compute=attrs.evolve(profile.compute, wave_share=waves))
