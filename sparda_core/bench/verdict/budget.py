@@ -81,7 +81,8 @@ CAUSES = (
         seen=_where(lambda cell: cell.stratum == "link" and cell.overlaps),
         known="beside attention of which some SM holds three thread blocks copies crawl, beside that of two they do "
         "not: told so, by copies that a graph forks, with one rate for all grids of three; a quarter of what these do "
-        "is left unsaid. Small kernels take a little longer beside any copy, which nothing tells",
+        "is left unsaid. Two copy blocks beside products of up to 24 rows are faster in a step that misses the same "
+        "blocks again and again than in any calibration: 16 and 20 rows are told 6 % too slow, why is not known",
     ),
     Cause(
         what="feed-forward", shows="every step", seen=_part("mlp, alone"),
