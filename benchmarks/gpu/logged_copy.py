@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sparda_core.kernels.corunners.clock import clock_ns, sm_number
+from sparda_core.kernels.clock.gpu import clock_ns, sm_number
 from sparda_core.kernels.device import INTERPRETED
 from sparda_core.kernels.gather.gpu import _fetch, _ids_of, _put, block_words, copy_options
 

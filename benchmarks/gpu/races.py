@@ -15,7 +15,7 @@ from sparda_core.bench.gpu_calibration.products import Weights
 from sparda_core.bench.gpu_calibration.sizes import Sizes
 from sparda_core.bench.gpu_calibration.small_kernels import case_of
 from sparda_core.bench.gpu_clock import Launch, finish, has_gpu, new_mark, new_stream, on_stream
-from sparda_core.kernels.corunners.clock import mark
+from sparda_core.kernels.clock.gpu import mark
 
 
 class Race:

@@ -200,12 +200,13 @@ class Machine:
     def _forked_row(self, beside: str, rows: int, kind: str, works: Sequence[Work]) -> Row:
         told = [{"name": kind, "kind": kind, "work": attrs.asdict(work)} for work in works]
         row: Row = {"beside": beside, "rows": rows, "splits": None, "times": 8, "ops": told}
-        copies = []
+        copies, alone_s = list[Row](), 0.0
         for ctas, kib in itertools.product((1, 2, 4, 8), (128, 16)):
             copy = Copy(ctas=ctas, in_flight=kib * KIB, total=2**24 if kib == 128 else 2**21, late=False)
             met = played(row, copy, self.profile)
+            alone_s = met.alone_s
             copies.append({
                 "ctas": ctas, "in_flight_kib": kib, "block_kib": 32, "bytes": copy.total,
                 "copy_us": self.seen(1e6 * met.copy_s, 12), "compute_us": self.seen(1e6 * met.compute_s, 12),
             })  # fmt: skip
-        return {**row, "us": self.seen(1e6 * met.alone_s, 12), "copies": copies}
+        return {**row, "us": self.seen(1e6 * alone_s, 12), "copies": copies}

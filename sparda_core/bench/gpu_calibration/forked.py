@@ -31,7 +31,7 @@ from sparda_core.bench.gpu_clock import (
     new_stream,
     on_stream,
 )
-from sparda_core.kernels.corunners.clock import mark
+from sparda_core.kernels.clock.gpu import mark
 from sparda_core.simulator.gpu_fit.beside import PRODUCT
 from sparda_core.work import Work
 
@@ -141,10 +141,11 @@ def compute_of(sizes: Sizes, beside: str, rows: int, weights: Weights, *, splits
     for name in kernels:
         if name in Weights.NAMES:
             named[name] = weights.launches(name, rows)
-            ops.append((name, PRODUCT, Work(**weights.work(name, rows))))
+            told: dict[str, Any] = weights.work(name, rows)
+            ops.append((name, PRODUCT, Work(**told)))
         else:
-            own = name != "attend" or splits is None
-            case = case_of(name, sizes, rows) if own else attend_case(sizes, rows, splits)
+            cut = splits is not None and name == "attend"
+            case = attend_case(sizes, rows, splits or 1) if cut else case_of(name, sizes, rows)
             named[name] = case.launches
             ops.append((name, case.kind, case.work))
     times = 1
@@ -179,9 +180,9 @@ def _copied(sizes: Sizes, lists: Listed, compute: Compute, copy: Copy, us: float
         for _, renew, _ in made:
             renew()
         finish()
-        compute, copied = graph.replay()
+        computed, copied = graph.replay()
         if replay:
-            compute_us += compute
+            compute_us += computed
             copy_us += copied
     ctas, in_flight, block = copy
     return {

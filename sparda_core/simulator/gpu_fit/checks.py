@@ -51,10 +51,10 @@ def checks_of(samples: Samples, profile: GpuProfile) -> tuple[Check, ...]:
         if any(kind == row["kind"] and row["kernel"] in names for kind, names in OWN.items())
     ]  # fmt: skip
     slow, rates, copied, beside = [], [], [], []
-    for one, says in layers(samples, profile):
+    for one, plays in layers(samples, profile):
         where = f"{one.copy.ctas} x {one.copy.in_flight / KIB:.0f} KiB, {one.rows} rows"
-        copied.append((says.copy_s / one.seen.copy_s - 1, where))
-        beside.append((says.compute_s / says.alone_s - one.seen.compute_s / one.seen.alone_s, where))
+        copied.append((plays.copy_s / one.seen.copy_s - 1, where))
+        beside.append((plays.compute_s / plays.alone_s - one.seen.compute_s / one.seen.alone_s, where))
     for row in samples.rows("beside products"):
         if row["slowdown"] and in_domain(row):
             says, rate = predicted(row, profile)

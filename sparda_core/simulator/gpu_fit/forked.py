@@ -79,7 +79,7 @@ def start_s(samples: Samples, ceiling: float) -> float:
     if not full:
         raise ProfileError(f"samples: section 'forked' has no copy of {FILLS / KIB:g} KiB in flight; measure it again")
     found = [statistics.median(told["copy_us"]) * MICRO - told["bytes"] / ceiling for told in full]
-    return max(0.0, statistics.median(found))
+    return max(0.0, float(statistics.median(found)))
 
 
 def layers(samples: Samples, profile: GpuProfile) -> Iterator[tuple[Forked, Met]]:

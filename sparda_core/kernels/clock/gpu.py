@@ -4,7 +4,6 @@ By the interpreter both are the number that they are asked with.
 """
 
 # Triton kernels take no annotations, and are told where everything lies.
-# ruff: noqa: ANN001, ANN201, ANN202
 
 from __future__ import annotations
 
