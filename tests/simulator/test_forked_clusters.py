@@ -26,7 +26,8 @@ from sparda_core.simulator.gpu_fit.samples import read_samples
 from sparda_core.simulator.profile_file import load_profile
 
 Row = dict[str, Any]
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "profiles.md"
 #: (rows, clusters, thread blocks of each, KiB in flight of each): 4 to 5 points too fast. Sixteen small blocks hold up
 #: the sums of partial products, too, and so do clusters of four that wait for a whole pair of TPCs.
 MISSES = {(16, 16, 1, 16), (16, 2, 4, 128)}
@@ -105,6 +106,23 @@ def test_slowdowns_follow_from_three_blocks_within_three_points(name: tuple[int,
     error = told(row, own_price()) - statistics.median(row["slowdowns"])
     assert (abs(error) <= 0.03) == (name not in MISSES), f"{error:+.3f}"
     assert abs(error) <= 0.06
+
+
+def line(clusters: int, size: int, kib: int) -> str:
+    """A row of the page: predicted (measured) at 16 and 64 rows, in bold what is off by more than three points."""
+    cells = []
+    for rows in (16, 64):
+        row = seen()[rows, clusters, size, kib]
+        mark = "**" if (rows, clusters, size, kib) in MISSES else ""
+        cells.append(f"{mark}{told(row, own_price()):.3f} ({statistics.median(row['slowdowns']):.3f}){mark}")
+    lone = f"{clusters} x {kib} KiB"
+    name = lone if size == 1 else f"{clusters} cluster{'s' * (clusters > 1)} of {size}, {kib} KiB each"
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+@pytest.mark.parametrize("copies", [name[1:] for name in cases(16)], ids=str)
+def test_the_page_has_these_numbers(copies: tuple[int, int, int]) -> None:
+    assert line(*copies) in PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", [(256, 1, 1, 128), (256, 1, 2, 128)], ids=str)
