@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "decode.md"
 #: Results by the name that the page's tables begin with.
 DATA = {
     name: ROOT / "benchmarks" / "results" / f"2026-11-30-decode{f'-{name}' if name else ''}-h200.json"
-    for name in ("", "nosa", "entries")
+    for name in ("", "nosa", "entries", "leads")
 }
 
 
