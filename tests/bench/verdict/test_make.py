@@ -147,7 +147,7 @@ def test_rows_of_the_decode_bench_tell_parts_that_were_timed_alone(decode: Path)
     early = cells[KEYS[0]]
     assert abs(early.error() or 1.0) < 0.1
     parts = {part.name: part for part in early.parts}
-    assert parts[COPY_ALONE].measured == pytest.approx(312082432 / 0.006218544)
+    assert parts[COPY_ALONE].measured == pytest.approx(312082432 / 0.006210288)
     assert {"mlp, alone", "project, alone", "select and diff, alone", "attend, alone"} <= parts.keys()
     assert all(abs(part.error or 0) < 0.5 for name, part in parts.items() if name in ("mlp, alone", COPY_ALONE))
     assert {cell.stratum for cell in found.cells if cell.of.engine != "uva" or cell.of.launches == "eager"} == {HOST}
