@@ -225,7 +225,7 @@ def test_a_report_of_rows_as_json_has_the_same_tables(decode: Path, tmp_path: Pa
         (["--report", str(ROOT), "--published"], "give one of them"),
         (["--report", str(ROOT / "README.md")], "is no JSON of measured cells"),
         (["--report", str(ROOT / "docs")], "holds no record of a validation"),
-        ],
+    ],
 )
 def test_what_cannot_be_judged_is_refused_in_one_line(given: list[str], says: str, capsys: Captured) -> None:
     assert main(["validate", *given, "--no-figures"]) == 2
