@@ -20,12 +20,6 @@ CELLS: dict[str, dict[str, Any]] = {
     for row in json.loads(RESULTS.read_text())["rows"]
     if all(row[name] == value for name, value in KNOWN.items())
 }
-#: How far off, as a share, where it is more than a twentieth. Attention to everything read at 4.62 TB/s where it is
-#: given the 4.44 of a later session.
-MISSES = {
-    "dense resident b16 128K": 0.074,
-    "dense resident b28 128K": 0.055,
-}
 
 
 def predicted_s(row: dict[str, Any]) -> float:
@@ -35,16 +29,14 @@ def predicted_s(row: dict[str, Any]) -> float:
     return Scenario(**given).predict().step_s
 
 
-def test_there_are_many_and_every_one_that_is_named_is_among_them() -> None:
-    assert len(CELLS) > 50
-    assert MISSES.keys() <= CELLS.keys()
+def test_there_are_as_many_as_the_page_says() -> None:
+    assert f"All {len(CELLS)} cells that a prediction knows" in (ROOT / "docs" / "decode.md").read_text()
 
 
 @pytest.mark.parametrize("key", CELLS)
-def test_a_measured_step_is_predicted_within_a_twentieth_or_named(key: str) -> None:
+def test_a_measured_step_is_predicted_within_a_twentieth(key: str) -> None:
     off = predicted_s(CELLS[key]) / CELLS[key]["step_s"] - 1
-    named = MISSES.get(key)
-    assert abs(off) <= 0.05 if named is None else off == pytest.approx(named, abs=0.01), f"off by {off:+.3f}"
+    assert abs(off) <= 0.05, f"off by {off:+.3f}"
 
 
 def test_the_table_of_the_page_says_what_is_measured_and_predicted() -> None:

@@ -68,8 +68,7 @@ CAUSES = (
         what="the host's way to a list and back in mid-step", shows="engines `copy-engine` and `cpu-gather`",
         seen=_where(lambda cell: cell.of.engine in ("copy-engine", "cpu-gather") and cell.of.launches != "eager"),
         known="a wait for every layer, and how fast the host is: the same submission took 1.35 times as long within "
-        "a day, a gather twice. Cells of decode.md are of a runtime that waited three times a list and took each copy "
-        "up at once",
+        "a day, a gather twice",
     ),
     Cause(
         what="attention to everything", shows="`dense`, resident", seen=_dense,

@@ -147,7 +147,7 @@ def test_rows_of_the_decode_bench_tell_parts_that_were_timed_alone(decode: Path)
     early = cells[KEYS[0]]
     assert abs(early.error() or 1.0) < 0.1
     parts = {part.name: part for part in early.parts}
-    assert parts[COPY_ALONE].measured == pytest.approx(312082432 / 0.006218544)
+    assert parts[COPY_ALONE].measured == pytest.approx(312082432 / 0.006210288)
     assert {"mlp, alone", "project, alone", "select and diff, alone", "attend, alone"} <= parts.keys()
     assert all(abs(part.error or 0) < 0.5 for name, part in parts.items() if name in ("mlp, alone", COPY_ALONE))
     assert {cell.stratum for cell in found.cells if cell.of.engine != "uva" or cell.of.launches == "eager"} == {HOST}
@@ -225,7 +225,7 @@ def test_a_report_of_rows_as_json_has_the_same_tables(decode: Path, tmp_path: Pa
         (["--report", str(ROOT), "--published"], "give one of them"),
         (["--report", str(ROOT / "README.md")], "is no JSON of measured cells"),
         (["--report", str(ROOT / "docs")], "holds no record of a validation"),
-        ],
+    ],
 )
 def test_what_cannot_be_judged_is_refused_in_one_line(given: list[str], says: str, capsys: Captured) -> None:
     assert main(["validate", *given, "--no-figures"]) == 2
