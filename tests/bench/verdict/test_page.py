@@ -133,7 +133,7 @@ def test_what_the_budget_says_of_copies_beside_compute_is_in_the_data() -> None:
     timed = [row for row in ROWS if row.get("copies_beside_s")]
     beside = {row["key"]: row["moved_bytes"] / row["copies_beside_s"] / 1e9 for row in timed}
     pool = "churn 10% last-selection x1"
-    for load, low, high in (("b64 32K", 45, 48), ("b56 64K", 36, 39), ("b112 32K", 36, 39)):
+    for load, low, high in (("b64 32K", 45, 48), ("b56 64K", 44, 47), ("b112 32K", 47, 49)):
         for method in ("forecast prefetch", "forecast sync"):
             assert low <= beside[f"{method} {load} {pool}"] <= high
 
@@ -144,13 +144,13 @@ def test_what_the_budget_says_of_float8_is_what_is_predicted() -> None:
         "selector": "forecast", "runtime": "offload-prefetch", "batch": 28, "context": 1 << 17, "churn": 0.10,
         "locality": "hisparse", "host_dtype": "fp8",
     }  # fmt: skip
-    for policy, slots, measured, predicted in (("last-selection", 1.0, "11.2 ms", 7.9), ("lru", 2.0, "8.03", 7.7)):
+    for policy, slots, measured, predicted in (("last-selection", 1.0, "10.7 ms", 7.9), ("lru", 2.0, "7.89", 7.7)):
         key = f"forecast prefetch b28 128K churn 10% {policy} x{slots:g} fp8"
         digits = 1 if measured.endswith("ms") else 2
         assert measured.removesuffix(" ms") == f"{1e3 * steps[key]:.{digits}f}"
         says = 1e3 * Scenario(**pool, policy=policy, slot_factor=slots).predict().step_s
         assert says == pytest.approx(predicted, abs=0.15)
-    assert "a step of 28 rows takes 11.2 ms where 7.9 are predicted; 8.03 and 7.7 with twice the slots" in BUDGET
+    assert "a step of 28 rows takes 10.7 ms where 7.9 are predicted; 7.89 and 7.7 with twice the slots" in BUDGET
 
 
 def test_what_is_not_measured_says_so_and_an_unknown_table_is_named() -> None:
