@@ -14,6 +14,8 @@ from sparda_core.whatif.scenario import Scenario
 KEPT = max(RESULTS.glob("*-leads-and-grids.json"))
 DATA = json.loads(KEPT.read_text())
 PAGE = PLACE.read_text()
+#: A tick of the simulator's clock, and what adding ticks up in seconds rounds.
+TICK_S = 1.5e-9
 
 
 def test_the_tables_of_the_page_are_those_of_the_data() -> None:
@@ -44,7 +46,8 @@ def test_a_longer_lead_never_moves_more_and_waits_less_where_nothing_else_differ
 
 @pytest.mark.parametrize("lead", [1, 2])
 def test_the_projections_of_a_longer_lead_are_paid_for(lead: int) -> None:
-    """One more own Forecast and one fewer ahead: the same matrices; layers that have both take a little longer."""
+    """One more own Forecast and one fewer ahead: the same matrices, up to a tick of the clock."""
     base = Scenario(batch=1, context=8192, budget=96, local=32, churn=0.0, runtime="resident")
     one, other = base.predict(), attrs.evolve(base, lead=lead).predict()
-    assert one.step_s <= other.step_s < 1.01 * one.step_s
+    assert one.step_s <= other.step_s + TICK_S
+    assert other.step_s < 1.01 * one.step_s

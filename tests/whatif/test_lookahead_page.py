@@ -123,7 +123,7 @@ def test_lookahead_never_costs_time_slots_little_and_alone_they_do_more_for_many
 def test_twice_the_slots_alone_do_nearly_as_much_as_lookahead_alone_at_the_median() -> None:
     for row in table_of(DATA, "Slots in place of lookahead"):
         if row["pool"] == "2x lru":
-            assert row[MEDIAN] == pytest.approx(1, abs=0.04), "within 4 %"
+            assert row[MEDIAN] == pytest.approx(1, abs=0.05), "within 5 %"
 
 
 def test_bursts_change_gains_by_little() -> None:
