@@ -99,7 +99,11 @@ def a_longer_context_never_shortens_a_step(case: tuple[Point, int]) -> None:
 
 @law(st.tuples(points(engines=ENGINES), st.integers(1, 64)), mutants=["batch-for-free"])
 def more_rows_never_raise_the_tokens_a_second_of_each(case: tuple[Point, int]) -> None:
-    """With attention in one launch: up to 16 rows its pieces may be added up in a second, which more rows save."""
+    """With attention in one launch: up to 16 rows its pieces may be added up in a second, which more rows save.
+
+    Up to two hundredths: the library takes other tiles with more rows, and some are faster (an H200's output product
+    at 56 rows, by 2 us of 13 a layer), which the profile's curves over rows say.
+    """
 
     def one_launch(op: Op, work: Work) -> Work:
         return attrs.evolve(work, launches=1) if op.kind == Kind.ATTEND else work
@@ -108,7 +112,7 @@ def more_rows_never_raise_the_tokens_a_second_of_each(case: tuple[Point, int]) -
     few, many = sorted((point.batch, other))
     one, more = (attrs.evolve(point, batch=rows).predict(rework=one_launch) for rows in (few, many))
     if more.feasible:
-        assert one.step_s <= more.step_s + 2e-9 * SLACK
+        assert one.step_s <= 1.02 * more.step_s + 2e-9 * SLACK
 
 
 SHARES = st.sampled_from([0.0, 0.03, 0.3, 1.0])
