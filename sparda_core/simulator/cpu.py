@@ -15,7 +15,7 @@ from sparda_core.simulator.quantity import Basis, Quantity
 from sparda_core.work import Work
 
 #: What the time of a kind may grow with.
-DRIVERS = ("flops", "hbm_bytes", "h2d_bytes", "d2h_bytes")
+DRIVERS = ("hbm_bytes", "flops", "h2d_bytes", "d2h_bytes")
 
 
 def cost_key(phase: str, selector: str, kind: str) -> str:

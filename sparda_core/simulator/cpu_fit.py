@@ -22,6 +22,8 @@ LEAST_SAMPLES, GROUPS = 3, 24
 #: Drivers that differ by less than this cannot tell a fixed time from one that grows.
 LEAST_SPREAD = 1.2
 _TRANSFERS = (Kind.FETCH, Kind.STAGE)
+#: Digits of a relative misfit; what differs behind them is rounding.
+_ALIKE = 6
 
 #: One number, or measurements of it.
 Gaps = float | Sequence[float]
@@ -84,8 +86,9 @@ def _fit_alone(key: str, samples: Sequence[Sample]) -> KindCost:
     if not fits:
         level_s = float(np.median(seconds))
         fits.append((float(np.median(np.abs(level_s - seconds) / seconds)), level_s, 0.0, DRIVERS[0]))
-    # The order of DRIVERS decides between equal fits.
-    error, fixed_s, per_unit_s, driver = min(fits, key=lambda fit: fit[0])
+    # The order of DRIVERS decides between equal fits, bytes first: of one row a product's FLOPs and bytes tell the same,
+    # but two rows read its weights once.
+    error, fixed_s, per_unit_s, driver = min(fits, key=lambda fit: round(fit[0], _ALIKE))
     return KindCost(fixed_s=fixed_s, driver=driver, per_unit_s=per_unit_s, samples=len(samples), error=error)
 
 

@@ -152,6 +152,17 @@ def test_drivers_that_hardly_differ_give_a_time_in_proportion() -> None:
     assert cost.seconds(Work(hbm_bytes=1e6)) == pytest.approx(1e-3, rel=1e-4)
 
 
+def test_where_flops_and_bytes_tell_the_same_bytes_count() -> None:
+    """Products of one row: twice the rows are twice the FLOPs, and the same weights."""
+    samples = [
+        Sample(key="decode/mlp", work=Work(flops=2e6 * size, hbm_bytes=4e6 * size), seconds=1e-3 * size)
+        for size in (1, 1.5, 2) for _ in range(4)
+    ]  # fmt: skip
+    cost = fit_cpu_profile(samples, [], {}).costs["decode/mlp"]
+    assert cost.driver == "hbm_bytes"
+    assert cost.seconds(Work(flops=4e6, hbm_bytes=4e6)) == pytest.approx(1e-3)
+
+
 def test_a_kind_without_any_driver_takes_its_median() -> None:
     samples = [Sample(key="decode/diff", work=Work(), seconds=s) for s in (1e-6, 2e-6, 9e-6)]
     assert fit_cpu_profile(samples, [], {}).costs["decode/diff"].seconds(Work(flops=1e9)) == 2e-6
