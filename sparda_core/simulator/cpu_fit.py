@@ -86,8 +86,8 @@ def _fit_alone(key: str, samples: Sequence[Sample]) -> KindCost:
     if not fits:
         level_s = float(np.median(seconds))
         fits.append((float(np.median(np.abs(level_s - seconds) / seconds)), level_s, 0.0, DRIVERS[0]))
-    # The order of DRIVERS decides between equal fits, bytes first: of one row a product's FLOPs and bytes tell the same,
-    # but two rows read its weights once.
+    # The order of DRIVERS decides between equal fits, bytes first: of one row a product's FLOPs and bytes tell the
+    # same, but two rows read its weights once.
     error, fixed_s, per_unit_s, driver = min(fits, key=lambda fit: round(fit[0], _ALIKE))
     return KindCost(fixed_s=fixed_s, driver=driver, per_unit_s=per_unit_s, samples=len(samples), error=error)
 
