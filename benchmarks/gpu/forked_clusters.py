@@ -26,11 +26,11 @@ from benchmarks.gpu.cluster_copy import cluster_gather
 from benchmarks.gpu.keep import keep
 from benchmarks.gpu.placement import tiny
 from sparda_core.bench.gpu_calibration.copies import bytes_for
-from sparda_core.bench.gpu_calibration.forked import Compute, Forked, compute_of
+from sparda_core.bench.gpu_calibration.forked import Compute, Forked, compute_of, replayed
 from sparda_core.bench.gpu_calibration.pool import KIB, Pool
 from sparda_core.bench.gpu_calibration.products import Weights
 from sparda_core.bench.gpu_calibration.sizes import GIB, MIB, Sizes, full
-from sparda_core.bench.gpu_clock import Launch, finish, has_gpu
+from sparda_core.bench.gpu_clock import Launch, has_gpu
 
 del tests
 Row = dict[str, Any]
@@ -83,19 +83,12 @@ def check(pool: Pool) -> None:
 
 def beside(sizes: Sizes, pool: Pool, compute: Compute, copy: tuple[int, int, int], us: list[float]) -> Row:
     """A copy beside the products of every layer; `us`: of each layer's products alone."""
-    layers = len(compute.layers)
-    each = [made(pool, copy, sizes.forked_us) for _ in range(layers)]
+    each = [made(pool, copy, sizes.forked_us) for _ in compute.layers]
     graph = Forked(compute.layers, [run for run, _, _ in each])
-    slow: list[float] = []
-    rates: list[float] = []
-    for replay in range(sizes.forked_repeats + 1):
-        for _, renew, _ in each:
-            renew()
-        finish()
-        took, copied = graph.replay()
-        if replay:
-            slow += [met / max(1e-9, met - (one - alone)) for one, met, alone in zip(took, copied, us, strict=True)]
-            rates += [each[0][2] / max(1e-9, met) / 1e3 for met in copied]
+    took, copied = replayed(graph, [renew for _, renew, _ in each], sizes.forked_repeats)
+    alone = us * sizes.forked_repeats
+    slow = [met / max(1e-9, met - (one - bare)) for one, met, bare in zip(took, copied, alone, strict=True)]
+    rates = [each[0][2] / max(1e-9, met) / 1e3 for met in copied]
     clusters, size, kib = copy
     return {
         "rows": compute.rows, "clusters": clusters, "size": size, "in_flight_kib": kib, "bytes": each[0][2],

@@ -174,21 +174,31 @@ def _copied(sizes: Sizes, lists: Listed, compute: Compute, copy: Copy, us: float
     """A copy of about `us` alone in every layer, of a new list in every replay, the first of which is not counted."""
     made = [lists.copy(copy, us) for _ in compute.layers]
     graph = Forked(compute.layers, [run for run, _, _ in made])
-    compute_us: list[float] = []
-    copy_us: list[float] = []
-    for replay in range(sizes.forked_repeats + 1):
-        for _, renew, _ in made:
-            renew()
-        finish()
-        computed, copied = graph.replay()
-        if replay:
-            compute_us += computed
-            copy_us += copied
+    compute_us, copy_us = replayed(graph, [renew for _, renew, _ in made], sizes.forked_repeats)
     ctas, in_flight, block = copy
     return {
         "ctas": ctas, "in_flight_kib": in_flight, "block_kib": block, "bytes": made[0][2], "copy_us": copy_us,
         "compute_us": compute_us,
     }  # fmt: skip
+
+
+def replayed(graph: Forked, renew: Sequence[Callable[[], None]], repeats: int) -> tuple[list[float], list[float]]:
+    """Microseconds of compute and of the copies, layer by layer and replay by replay, every replay with new lists.
+
+    renew  gives each layer's copy a list of its own
+    One replay more than `repeats` is made: the first is not counted.
+    """
+    compute_us: list[float] = []
+    copy_us: list[float] = []
+    for replay in range(repeats + 1):
+        for new_list in renew:
+            new_list()
+        finish()
+        computed, copied = graph.replay()
+        if replay:
+            compute_us += computed
+            copy_us += copied
+    return compute_us, copy_us
 
 
 def _told(work: Work) -> dict[str, Any]:
