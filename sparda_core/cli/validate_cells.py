@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Where records go unless told otherwise.
 FOLDER = Path("sparda-validation")
-#: Stands for the list that comes with the package, in place of a file.
-SHIPPED = "shipped"
+#: Stand for the lists that come with the package, in place of a file: the first, and one drawn when that was known.
+SHIPPED, SECOND = "shipped", "second"
 #: The document with every record, beside them.
 DOCUMENT = "validation.json"
 #: Share of the cores that other programs may keep busy before it is said.
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--draw", type=SEED, metavar="SEED", help="draw a list of cells into --out; needs no GPU")
     what.add_argument(
         "--without", nargs="+", type=Path, default=[], metavar="FILE",
-        help="with --draw: leave out the cells of these lists; 'shipped' is the one shipped",
+        help="with --draw: leave out the cells of these lists (files, or 'shipped' and 'second', which come along)",
     )
     what.add_argument("--list", action="store_true", help="name the cells and measure nothing")
     what.add_argument("--predict-only", action="store_true", help="predict the records of --out anew, measure nothing")
@@ -52,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replay-steps", type=_SIZE, default=24, metavar="STEPS", help="of the timed ones, evenly spread, are replayed"
     )
     cells = parser.add_argument_group("cells of a GPU")
-    cells.add_argument("--cells", type=Path, metavar="FILE", help="a list that --draw wrote (default: the one shipped)")
+    cells.add_argument(
+        "--cells", type=Path, metavar="FILE",
+        help="a list that --draw wrote, or 'second', which comes along (default: 'shipped')",
+    )  # fmt: skip
     cells.add_argument(
         "--only", nargs="+", default=[], metavar="WORD", help="cells with each of these words in name, tier or group"
     )
@@ -135,10 +138,10 @@ def listed(args: argparse.Namespace) -> Run:
 
 
 def _list_of(path: Path) -> Run:
-    """A list of cells by its file, or SHIPPED."""
-    from sparda_core.bench.validate.folder import read_run, shipped_cells
+    """A list of cells by its file, or by SHIPPED or SECOND."""
+    from sparda_core.bench.validate import folder
 
-    return shipped_cells() if str(path) == SHIPPED else read_run(path)
+    return folder.read_run({SHIPPED: folder.SHIPPED, SECOND: folder.SECOND}.get(str(path), path))
 
 
 def _kept(folder: Path) -> Sequence[Record]:

@@ -45,6 +45,12 @@ def test_a_list_can_be_drawn_and_is_then_what_is_listed(
     assert "copy-engine" not in shown
 
 
+def test_both_lists_that_come_along_have_names(capsys: Captured) -> None:
+    for name, cells in (("shipped", 62), ("second", 36)):
+        assert main(["validate", "--list", "--cells", name, "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["cells"]) == cells
+
+
 def test_records_are_predicted_anew_and_provenance_of_measuring_stays(tmp_path: Path, capsys: Captured) -> None:
     folder, table = stored(tmp_path / "run"), tmp_path / "cells.csv"
     before = read_run(folder / "validation.json")
